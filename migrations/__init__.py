@@ -1,0 +1,25 @@
+"""Alembic migrations of the Postgres schema ``gleaner``, run by `producer db`."""
+
+from pathlib import Path
+
+from alembic.config import Config
+from alembic.script import ScriptDirectory
+
+from schemas.settings import Settings
+
+
+def alembic_config(settings: Settings) -> Config:
+    """Alembic's configuration without an ini file: this folder, and the database of the settings."""
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).parent))
+    config.attributes["settings"] = settings
+    return config
+
+
+def head_revision() -> str:
+    """The revision that this version of Gleaner needs."""
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).parent))
+    head = ScriptDirectory.from_config(config).get_current_head()
+    assert head is not None
+    return head

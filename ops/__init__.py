@@ -1,0 +1,1 @@
+"""What runs Gleaner: the local stack, the demo and its model."""

@@ -1,0 +1,1 @@
+"""The contracts that the producer and the workers share."""

@@ -1,0 +1,104 @@
+"""Connections to Postgres and the named statements of ``schemas/sql``."""
+
+from importlib.resources import files
+from typing import Any
+
+import aiosql
+import psycopg
+from psycopg.rows import DictRow, dict_row
+from psycopg.types.json import set_json_dumps
+from psycopg_pool import ConnectionPool, PoolTimeout
+
+from schemas.errors import DatabaseNotMigrated, DatabaseUnavailable
+from schemas.jsontext import dump_json
+from schemas.settings import Settings
+
+Connection = psycopg.Connection[DictRow]
+Pool = ConnectionPool[Connection]
+
+#: Every statement by its name, as a function of a connection and keyword parameters.
+queries: Any = aiosql.from_path(str(files("schemas") / "sql"), "psycopg", encoding="utf-8")
+
+#: Dumps never let NaN or Infinity through: Postgres would refuse the whole batch.
+set_json_dumps(dump_json)
+
+
+def _connect_kwargs(settings: Settings, application: str) -> dict[str, Any]:
+    return {
+        "autocommit": True,
+        "row_factory": dict_row,
+        "connect_timeout": settings.database_connect_timeout_s,
+        "application_name": f"gleaner {application}",
+        "prepare_threshold": 5 if settings.database_prepare else None,
+        "options": f"-c statement_timeout={settings.database_statement_timeout_s * 1000}"
+        # A transaction of ours that does nothing for a minute belongs to a process in trouble: free its locks.
+        " -c idle_in_transaction_session_timeout=60000",
+    }
+
+
+def database_address(settings: Settings) -> str:
+    """Where the database is, without the password: for messages."""
+    try:
+        parts = psycopg.conninfo.conninfo_to_dict(settings.database_url.get_secret_value())
+    except psycopg.Error:
+        return "GLEANER_DATABASE_URL (not a Postgres URL)"
+    return f"{parts.get('user', '')}@{parts.get('host', '')}:{parts.get('port', 5432)}/{parts.get('dbname', '')}"
+
+
+def unavailable(settings: Settings, error: Exception) -> DatabaseUnavailable:
+    """The error to show for a failed connection."""
+    cause = str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
+    return DatabaseUnavailable(
+        f"no connection to Postgres at {database_address(settings)}: {cause}. "
+        "Start it (`make up` for a local one) or set GLEANER_DATABASE_URL."
+    )
+
+
+def connect(settings: Settings, application: str) -> Connection:
+    """Open one autocommit connection with dict rows.
+
+    :raises DatabaseUnavailable: when there is no server, no database or no right.
+    """
+    try:
+        return psycopg.connect(settings.database_url.get_secret_value(), **_connect_kwargs(settings, application))
+    except psycopg.Error as error:
+        raise unavailable(settings, error) from None
+
+
+def open_pool(settings: Settings, application: str, size: int) -> Pool:
+    """Open a pool of ``size`` autocommit connections, each checked when it is borrowed.
+
+    :raises DatabaseUnavailable: when no connection comes within the connect timeout.
+    """
+    connect(settings, application).close()  # says why; a pool only says that it waited
+    pool: Pool = ConnectionPool(
+        settings.database_url.get_secret_value(),
+        min_size=1,
+        max_size=size,
+        kwargs=_connect_kwargs(settings, application),
+        check=ConnectionPool.check_connection,
+        open=False,
+    )
+    try:
+        pool.open(wait=True, timeout=settings.database_connect_timeout_s)
+    except PoolTimeout as error:
+        pool.close()
+        raise unavailable(settings, error) from None
+    return pool
+
+
+def require_migrated(connection: Connection, expected: str) -> None:
+    """Check that the database's revision is ``expected``.
+
+    :raises DatabaseNotMigrated: names both and the remedy.
+    """
+    row = connection.execute("SELECT to_regclass('gleaner.alembic_version') AS found").fetchone()
+    revision = None
+    if row and row["found"]:
+        found = connection.execute("SELECT version_num FROM gleaner.alembic_version").fetchone()
+        revision = found["version_num"] if found else None
+    if revision != expected:
+        raise DatabaseNotMigrated(
+            f"the database is at revision {revision or 'none'}, this version needs {expected}: "
+            "run `producer db upgrade`."
+        )

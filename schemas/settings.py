@@ -1,0 +1,188 @@
+"""One frozen :class:`Settings` a process, read from ``GLEANER_*`` variables and env files."""
+
+import difflib
+import os
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+from dotenv import dotenv_values
+from pydantic import Field, SecretStr, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from schemas.errors import UsageError
+
+ENV_PREFIX = "GLEANER_"
+
+#: Read from the current directory, later ones win, the process's environment wins over both.
+#: The first is written by ``make up`` so that the CLI finds the local stack without being told.
+ENV_FILES = (".gleaner/local.env", ".env")
+
+
+class SettingsError(UsageError):
+    """A setting is missing, unknown or out of range; the message names the variable and what it takes."""
+
+
+class Settings(BaseSettings):
+    """Everything that can be set, with unit, default and the reason for the default."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=ENV_PREFIX, env_file=ENV_FILES, env_ignore_empty=True, frozen=True, extra="ignore"
+    )
+
+    # -- services ---------------------------------------------------------------------------------
+    database_url: SecretStr = Field(
+        SecretStr("postgresql://gleaner@127.0.0.1:5432/gleaner"),
+        description="Postgres, as a URL. Default: the local server, no password.",
+    )
+    database_connect_timeout_s: int = Field(
+        5, ge=1, description="Seconds to wait for a connection. Short, so that a wrong host is said at once."
+    )
+    database_statement_timeout_s: int = Field(
+        60,
+        ge=0,
+        description="Seconds one statement may take (0: no limit); loading and migrating are exempt. A chunk's "
+        "statements take milliseconds: a minute means that the server is in trouble.",
+    )
+    database_prepare: bool = Field(
+        True, description="Prepared statements. Turn off behind PgBouncer in transaction mode."
+    )
+    broker_url: SecretStr = Field(
+        SecretStr("redis://127.0.0.1:6379/0"),
+        description="Redis or Valkey, as a URL. Default: the local server.",
+    )
+    broker_key_prefix: str = Field(
+        "gleaner:", description="Put before every broker key, so that several systems can share one Redis."
+    )
+    broker_connect_timeout_s: float = Field(5, gt=0, description="Seconds to wait for a connection to the broker.")
+    broker_visibility_timeout_s: int = Field(
+        4 * 3600,
+        ge=60,
+        description="Seconds after which the broker delivers an unacknowledged message again. Far above the time of "
+        "a chunk: leases in Postgres, not this, decide who works on what.",
+    )
+
+    # -- producer ---------------------------------------------------------------------------------
+    chunk_size: int = Field(
+        256,
+        ge=1,
+        le=100_000,
+        description="Documents a chunk (one message). The engine's max_num_seqs: four chunks in flight "
+        "keep it fed, and a lost worker repeats little.",
+    )
+    document_max_chars: int = Field(
+        1_000_000,
+        ge=1,
+        description="Characters a document may have; longer records are rejected as too_large. About 250,000 tokens, "
+        "beyond every context length in use.",
+    )
+    record_max_bytes: int = Field(
+        16 * 1024 * 1024,
+        ge=1024,
+        description="Bytes a record may have in its file. Bounds memory when a file has no line ends.",
+    )
+
+    # -- worker -----------------------------------------------------------------------------------
+    worker_slots: int = Field(
+        4,
+        ge=1,
+        le=64,
+        description="Chunks in flight at once: slots x chunk_size of at least 3 x max_num_seqs keeps the engine's queue "
+        "from draining between chunks.",
+    )
+    lease_s: int = Field(
+        120,
+        ge=3,
+        description="Seconds a chunk stays with its worker without a sign of life. Renewed every third of it; "
+        "longer than a pause for garbage collection or a slow commit, short enough for a fast takeover.",
+    )
+    write_batch_rows: int = Field(
+        128, ge=1, le=10_000, description="Rows a write. Beyond about 100 the round trip no longer counts."
+    )
+    write_interval_s: float = Field(
+        1.0, gt=0, description="Seconds after which finished rows are written though the batch is not full."
+    )
+    row_attempts: int = Field(
+        3, ge=1, le=10, description="Tries for one row: a third try rarely mends what two could not."
+    )
+    shutdown_s: float = Field(
+        30,
+        gt=0,
+        description="Seconds a worker may take to write finished rows and give chunks back at SIGTERM.",
+    )
+
+    # -- engine -----------------------------------------------------------------------------------
+    engine: Literal["vllm", "stub"] = Field("vllm", description="What labels: vllm, or stub (tests).")
+    engine_profile: Literal["cpu", "default"] = Field(
+        "default", description="A node's set of engine defaults: `cpu` for the CPU build of vLLM."
+    )
+    model: str = Field(
+        "smollm2-135m-instruct",
+        min_length=1,
+        max_length=200,
+        pattern=r"^[A-Za-z0-9._/:@+-]+$",
+        description="The model's name: recorded on jobs, and the name of its queue.",
+    )
+    model_path: str | None = Field(
+        None, description="Folder or hub id that the engine loads. Default: the model's name."
+    )
+    model_revision: str | None = Field(None, description="Revision on the hub. Pin it in production.")
+    max_num_seqs: int | None = Field(None, ge=1, description="Sequences a step. Profile's, else 256.")
+    max_num_batched_tokens: int | None = Field(None, ge=1, description="Tokens a step. Profile's, else 8192.")
+    max_model_len: int | None = Field(
+        None, ge=64, description="Tokens of prompt and output together. Profile's, else the model's."
+    )
+    gpu_memory_utilization: float | None = Field(
+        None, gt=0, le=1, description="Share of the GPU's memory. Profile's, else 0.90."
+    )
+    tensor_parallel_size: int = Field(1, ge=1, description="GPUs for one model. More only if it fits no one GPU.")
+    engine_args: dict[str, Any] = Field(
+        default_factory=dict, description="More vLLM engine arguments, as JSON; they win over the profile."
+    )
+    chat_template_kwargs: dict[str, Any] = Field(
+        default_factory=lambda: {"enable_thinking": False},
+        description="For the chat template, as JSON. Thinking is off: bulk labelling pays for every token.",
+    )
+    seed: int = Field(0, ge=0, description="Sampling seed of a row's first try; each further try adds one.")
+    stub_rows_per_s: float = Field(
+        0,
+        ge=0,
+        description="The stub engine's speed (0: at once). Tests set it to hit a chunk in the middle.",
+    )
+
+    # -- local stack (written by ops.local, read by it and by `producer`) ---------------------------
+    analyst_url: SecretStr | None = Field(None, description="Postgres as a read-only role, for the psql line.")
+    flower_port: int = Field(5555, ge=1, le=65535, description="Flower's port on loopback.")
+    flower_user: str = Field("gleaner", description="Flower's user.")
+    flower_password: SecretStr | None = Field(None, description="Flower's password; generated by `make up`.")
+    state_dir: Path = Field(Path(".gleaner"), description="Where the local stack keeps data, logs and passwords.")
+
+
+def _unknown_names(environ: dict[str, str]) -> list[str]:
+    known = {ENV_PREFIX + name.upper() for name in Settings.model_fields}
+    given = {name for name in environ if name.upper().startswith(ENV_PREFIX)}
+    for file in ENV_FILES:
+        given |= {name for name in dotenv_values(file) if name.upper().startswith(ENV_PREFIX)}
+    unknown = []
+    for name in sorted(name for name in given if name.upper() not in known):
+        near = difflib.get_close_matches(name.upper(), known, n=1)
+        unknown.append(f"{name} is no setting" + (f": did you mean {near[0]}?" if near else ""))
+    return unknown
+
+
+@lru_cache(maxsize=1)
+def load_settings() -> Settings:
+    """Read the settings once a process.
+
+    :raises SettingsError: names each bad or unknown variable and what it takes.
+    """
+    unknown = _unknown_names(dict(os.environ))
+    if unknown:
+        raise SettingsError("; ".join(unknown) + ". `producer doctor` lists the settings.")
+    try:
+        return Settings()
+    except ValidationError as error:
+        problems = [
+            f"{ENV_PREFIX}{'.'.join(str(part) for part in e['loc']).upper()}: {e['msg']}" for e in error.errors()
+        ]
+        raise SettingsError("; ".join(problems)) from None

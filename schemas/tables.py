@@ -1,0 +1,230 @@
+"""The tables of the Postgres schema ``gleaner``. Postgres is the truth; design words are table words."""
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, ClassVar
+
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    Column,
+    DateTime,
+    ForeignKey,
+    ForeignKeyConstraint,
+    Identity,
+    Index,
+    MetaData,
+    Text,
+    UniqueConstraint,
+    func,
+)
+from sqlalchemy.dialects.postgresql import ARRAY, BYTEA, JSON, JSONB
+from sqlmodel import Field, SQLModel
+
+from schemas.outcomes import Outcome, RejectCode
+
+SCHEMA = "gleaner"
+#: Analysts' views live in a schema of their own, so that they see columns and not our book-keeping.
+VIEW_SCHEMA = "labels"
+
+
+class JobState(StrEnum):
+    """Terminal states (``cancelled``, ``done``) never change back except by ``producer retry``."""
+
+    QUEUED = "queued"  #: chunks cut, none claimed -> running
+    RUNNING = "running"  #: first chunk claimed -> done
+    PAUSED = "paused"
+    CANCELLING = "cancelling"
+    CANCELLED = "cancelled"
+    DONE = "done"  #: every document has its row; final counts frozen
+
+
+class ChunkState(StrEnum):
+    """A chunk is worked by the one worker that holds its lease."""
+
+    QUEUED = "queued"  #: nobody works on it -> running
+    RUNNING = "running"  #: leased until lease_until -> done, or queued when given back
+    DONE = "done"  #: every document has its row
+    CANCELLED = "cancelled"
+    QUARANTINED = "quarantined"
+
+
+def _one_of(column: str, values: type[StrEnum]) -> CheckConstraint:
+    # Text with a check, not a Postgres enum: a new value is then a cheap migration that can be undone.
+    listed = ", ".join(f"'{value}'" for value in values)
+    return CheckConstraint(f"{column} IN ({listed})", name=column)
+
+
+class Table(SQLModel):
+    """Base of all tables: one metadata, one naming convention, so that migrations can name every constraint."""
+
+    metadata: ClassVar[MetaData] = MetaData(
+        schema=SCHEMA,
+        naming_convention={
+            "ix": "%(table_name)s_%(column_0_N_name)s_idx",
+            "uq": "%(table_name)s_%(column_0_N_name)s_key",
+            "ck": "%(table_name)s_%(constraint_name)s_check",
+            "fk": "%(table_name)s_%(column_0_N_name)s_fkey",
+            "pk": "%(table_name)s_pkey",
+        },
+    )
+
+
+def _id() -> Any:
+    return Field(default=None, sa_column=Column(BigInteger, Identity(always=True), primary_key=True))
+
+
+def _now() -> Any:
+    return Field(default=None, sa_column=Column(DateTime(timezone=True), nullable=False, server_default=func.now()))
+
+
+def _moment() -> Any:
+    return Field(default=None, sa_type=DateTime(timezone=True))
+
+
+class Corpus(Table, table=True):
+    """An immutable, loaded set of documents."""
+
+    __tablename__ = "corpora"
+
+    id: int | None = _id()
+    name: str = Field(sa_type=Text)
+    uri: str = Field(sa_type=Text)
+    fingerprint: str = Field(sa_type=Text, unique=True, description="Digest of the bytes and the field mapping.")
+    field_mapping: dict[str, Any] = Field(sa_type=JSONB)
+    document_count: int = Field(sa_type=BigInteger)
+    rejected_count: int = Field(sa_type=BigInteger)
+    loaded_at: datetime | None = _now()
+
+
+class Document(Table, table=True):
+    """One text with an id and metadata. ``ordinal`` is the record's position in its corpus, from 0."""
+
+    __tablename__ = "documents"
+    __table_args__ = (Index(None, "corpus_id", "external_id"),)
+
+    # No foreign key: COPY would queue one check a row in memory until its end. Loading writes both in one transaction.
+    corpus_id: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
+    ordinal: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
+    external_id: str = Field(sa_type=Text)
+    text: str = Field(sa_type=Text)
+    meta: dict[str, Any] = Field(sa_type=JSONB)
+    content_hash: bytes = Field(sa_type=BYTEA, description="SHA-256 of the text as it was given, UTF-8.")
+    flags: list[str] = Field(sa_type=ARRAY(Text))
+
+
+class CorpusReject(Table, table=True):
+    """An input record that could not become a document. Positions and ordinals share one count."""
+
+    __tablename__ = "corpus_rejects"
+    __table_args__ = (_one_of("code", RejectCode),)
+
+    corpus_id: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
+    position: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
+    line: int = Field(sa_type=BigInteger, description="Where the record starts in its file, from 1.")
+    code: str = Field(sa_type=Text)
+    reason: str = Field(sa_type=Text)
+    excerpt: str = Field(sa_type=Text)
+
+
+class LabelSpecRow(Table, table=True):
+    """One frozen version of label schema, prompt, sampling and over-long policy."""
+
+    __tablename__ = "label_specs"
+    __table_args__ = (UniqueConstraint("name", "version"),)
+
+    id: int | None = _id()
+    name: str = Field(sa_type=Text)
+    version: int
+    digest: str = Field(sa_type=Text, unique=True)
+    # json, not jsonb: the order of the properties is the order in which the model writes them.
+    json_schema: dict[str, Any] = Field(sa_type=JSON)
+    system_prompt: str = Field(sa_type=Text)
+    template: str = Field(sa_type=Text)
+    sampling: dict[str, Any] = Field(sa_type=JSONB)
+    over_long: str = Field(sa_type=Text)
+    class_path: str | None = Field(default=None, sa_type=Text)
+    created_at: datetime | None = _now()
+
+
+class Job(Table, table=True):
+    """One label spec and one model applied to one corpus."""
+
+    __tablename__ = "jobs"
+    __table_args__ = (
+        UniqueConstraint("corpus_id", "label_spec_id", "model"),
+        _one_of("state", JobState),
+    )
+
+    id: int | None = _id()
+    corpus_id: int = Field(sa_column=Column(BigInteger, ForeignKey("gleaner.corpora.id"), nullable=False))
+    label_spec_id: int = Field(
+        sa_column=Column(BigInteger, ForeignKey("gleaner.label_specs.id"), nullable=False, index=True)
+    )
+    model: str = Field(sa_type=Text)
+    engine: dict[str, Any] | None = Field(
+        default=None,
+        sa_type=JSONB,
+        description="What served the first chunk: engine, version, model, settings.",
+    )
+    state: str = Field(sa_type=Text)
+    priority: int = Field(default=0)
+    total: int = Field(sa_type=BigInteger, description="Documents of the job.")
+    final_counts: dict[str, Any] | None = Field(
+        default=None, sa_type=JSONB, description="Rows by outcome, frozen when the job is done."
+    )
+    submitted_by: str = Field(sa_type=Text)
+    created_at: datetime | None = _now()
+    started_at: datetime | None = _moment()
+    finished_at: datetime | None = _moment()
+
+
+class Chunk(Table, table=True):
+    """A run of consecutive documents of a job: one message. ``attempt`` is the fencing token of its lease."""
+
+    __tablename__ = "chunks"
+    __table_args__ = (_one_of("state", ChunkState),)
+
+    job_id: int = Field(sa_column=Column(BigInteger, ForeignKey("gleaner.jobs.id"), primary_key=True))
+    chunk_no: int = Field(primary_key=True, sa_column_kwargs={"autoincrement": False})
+    first_ordinal: int = Field(sa_type=BigInteger)
+    last_ordinal: int = Field(sa_type=BigInteger, description="Inclusive.")
+    size: int = Field(description="Documents between the two; rejected records leave gaps.")
+    state: str = Field(sa_type=Text)
+    attempt: int = Field(default=0)
+    lease_owner: str | None = Field(default=None, sa_type=Text)
+    lease_until: datetime | None = _moment()
+    published_at: datetime | None = _moment()
+    finished_at: datetime | None = _moment()
+    last_error: str | None = Field(default=None, sa_type=Text)
+
+
+class Label(Table, table=True):
+    """A row: the outcome of one document in one job, written once."""
+
+    __tablename__ = "labels"
+    __table_args__ = (
+        ForeignKeyConstraint(["job_id", "chunk_no"], ["gleaner.chunks.job_id", "gleaner.chunks.chunk_no"]),
+        _one_of("outcome", Outcome),
+        CheckConstraint("(outcome = 'ok') = (label IS NOT NULL)", name="label_when_ok"),
+        CheckConstraint("(outcome = 'ok') = (reason_code IS NULL)", name="reason_when_not_ok"),
+    )
+
+    job_id: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
+    ordinal: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
+    chunk_no: int
+    outcome: str = Field(sa_type=Text)
+    label: dict[str, Any] | None = Field(default=None, sa_type=JSONB)
+    reason_code: str | None = Field(default=None, sa_type=Text)
+    reason: str | None = Field(default=None, sa_type=Text)
+    raw_output: str | None = Field(default=None, sa_type=Text, description="The model's text of a row not ok.")
+    confidence: float | None = None
+    finish_reason: str | None = Field(default=None, sa_type=Text)
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
+    cached_tokens: int | None = None
+    tries: int = Field(default=0, description="Requests to the engine for this row; 0 if it never got there.")
+    latency_s: float | None = Field(default=None, description="Submit to last output, all tries together.")
+    attempt: int = Field(description="Fencing token under which it was written.")
+    worker: str = Field(sa_type=Text)
+    created_at: datetime | None = _now()
