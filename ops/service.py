@@ -1,5 +1,4 @@
-"""What the embedded services share: a server process on 127.0.0.1 with its data folder, port and
-passwords."""
+"""What the embedded services share: a server process on 127.0.0.1, its data folder, port and passwords."""
 
 import importlib.util
 import json
@@ -187,9 +186,7 @@ class Service(ABC):
         while (trouble := self._answers()) is not None:
             if self.process.wait(READY_POLL_S):
                 log = self.process.log_file
-                raise ServiceError(
-                    f"{self.name} ended while starting. End of {log}:\n{self.process.log_tail()}"
-                )
+                raise ServiceError(f"{self.name} ended while starting. End of {log}:\n{self.process.log_tail()}")
             if time.monotonic() > deadline:
                 raise ServiceError(f"{self.name} did not answer in {START_TIMEOUT_S:.0f} s: {trouble}")
 

@@ -18,6 +18,8 @@ from urllib.parse import quote
 import psycopg
 import redis
 from psycopg import sql
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from ops import postgres_files
 from ops.service import (
@@ -143,9 +145,7 @@ class Postgres(Service):
             raise ServiceError(f"a Postgres without a pid file, pid {pid}, runs on {cluster}: end it")
         if cluster.exists() and self._first_start:
             if parent == self.data_dir:
-                raise ServiceError(
-                    f"{cluster} exists but its passwords in {self._memory} are gone: remove it"
-                )
+                raise ServiceError(f"{cluster} exists but its passwords in {self._memory} are gone: remove it")
             # The data folder was removed to start over; its fallback, out of sight, was forgotten.
             shutil.rmtree(cluster)
         if cluster.exists():
@@ -224,9 +224,7 @@ class Postgres(Service):
             found = connection.execute("SELECT FROM pg_database WHERE datname = %s", [DATABASE]).fetchone()
             if found is None:
                 connection.execute(
-                    sql.SQL("CREATE DATABASE {} OWNER {}").format(
-                        sql.Identifier(DATABASE), sql.Identifier(OWNER_ROLE)
-                    )
+                    sql.SQL("CREATE DATABASE {} OWNER {}").format(sql.Identifier(DATABASE), sql.Identifier(OWNER_ROLE))
                 )
 
 
@@ -269,7 +267,8 @@ class Valkey(Service):
         self.process.start([_valkey_program(), config], env=clean_environment(), cwd=Path("/"))
 
     def _answers(self) -> str | None:
-        client = redis.Redis.from_url(self.url, socket_timeout=CONNECT_TIMEOUT_S)
+        # The client's own retries would take a second each; the caller tries again anyhow.
+        client = redis.Redis.from_url(self.url, socket_timeout=CONNECT_TIMEOUT_S, retry=Retry(NoBackoff(), retries=0))
         try:
             client.ping()
         except redis.RedisError as error:

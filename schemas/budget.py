@@ -1,56 +1,76 @@
 """How many tokens a valid label can need."""
 
+import re
 from typing import Any
 
 from schemas.jsontext import dump_json
 
-#: UTF-8 bytes one character of a string can take in JSON: `\\uXXXX`. Every tokenizer in use emits at least a byte a token.
+#: Bytes that one character of a string can take in JSON: an escape such as ``\\u00e5``. A character beyond the basic
+#: plane takes two, but counts as one only to readers of the text: 12 bytes for what engines count as two.
 BYTES_PER_CHAR = 6
 #: Digits, sign, point and exponent of a double written in full.
 NUMBER_BYTES = 25
-#: A string with a format or a pattern, whose length the schema does not say.
-UNBOUNDED_STRING_BYTES = 256
+#: Characters of a string with a format or a pattern, whose length the schema does not say; the counts that a pattern
+#: names (``{1,500}``) come on top.
+UNBOUNDED_STRING_CHARS = 256
+_PATTERN_COUNT = re.compile(r"(\d+)\}")
+#: A comma or a colon, with the space that some engines write after it.
+SEPARATOR_BYTES = 2
 #: The end-of-turn token, and one to spare.
 CLOSING_TOKENS = 2
+#: Characters that a token of a label covers, when room is set aside in the context: English has about four, Chinese
+#: between one and two.
+CHARS_PER_TOKEN = 2
 
 
 def max_output_tokens(schema: dict[str, Any]) -> int:
     """Tokens that suffice for every label valid under a normalised schema, whatever the tokenizer.
 
-    A sure upper bound, not an estimate: an engine reserves nothing for tokens that are not generated.
+    A sure upper bound, not an estimate: every tokenizer in use covers at least one byte a token, and an engine reserves
+    nothing for tokens that are not generated.
     """
-    return _bytes(schema) + CLOSING_TOKENS
+    return _size(schema, BYTES_PER_CHAR) + CLOSING_TOKENS
 
 
-def _bytes(schema: dict[str, Any]) -> int:
+def reserved_output_tokens(schema: dict[str, Any]) -> int:
+    """Tokens of the context that must be left after a prompt: what a label with every string full takes in practice."""
+    return -(-_size(schema, 1) // CHARS_PER_TOKEN) + CLOSING_TOKENS
+
+
+def _size(schema: dict[str, Any], per_char: int) -> int:
     if "const" in schema:
-        return _value_bytes(schema["const"])
+        return _value_size(schema["const"], per_char)
     if "enum" in schema:
-        return max(_value_bytes(value) for value in schema["enum"])
-    branches = [_bytes(part) for key in ("anyOf", "allOf") for part in schema.get(key, [])]
+        return max(_value_size(value, per_char) for value in schema["enum"])
+    branches = [_size(part, per_char) for key in ("anyOf", "allOf") for part in schema.get(key, [])]
     kinds = schema.get("type")
-    branches += [_kind_bytes(kind, schema) for kind in (kinds if isinstance(kinds, list) else [kinds]) if kind]
+    branches += [_kind_size(kind, schema, per_char) for kind in (kinds if isinstance(kinds, list) else [kinds]) if kind]
     return max(branches, default=0)
 
 
-def _value_bytes(value: Any) -> int:
-    # An engine may write any character of it as an escape.
-    return BYTES_PER_CHAR * len(dump_json(value))
+def _value_size(value: Any, per_char: int) -> int:
+    if isinstance(value, float):
+        return NUMBER_BYTES  # engines write 0.1 as 0.10000000000000001
+    # UTF-16, because an engine may escape both halves of a surrogate pair.
+    return per_char * len(dump_json(value).encode("utf-16-le")) // 2
 
 
-def _kind_bytes(kind: str, schema: dict[str, Any]) -> int:
+def _kind_size(kind: str, schema: dict[str, Any], per_char: int) -> int:
     if kind == "object":
         properties = schema.get("properties", {})
-        return 2 + sum(_value_bytes(name) + 2 + _bytes(item) for name, item in properties.items())
+        return 2 + sum(
+            _value_size(name, per_char) + _size(item, per_char) + 2 * SEPARATOR_BYTES
+            for name, item in properties.items()
+        )
     if kind == "array":
-        parts = [_bytes(part) for part in schema.get("prefixItems", [])]
+        parts = [_size(part, per_char) for part in schema.get("prefixItems", [])]
         items = schema.get("items")
         if isinstance(items, dict):
-            parts += [_bytes(items)] * max(0, schema.get("maxItems", 0) - len(parts))
-        return 2 + sum(size + 1 for size in parts)
+            parts += [_size(items, per_char)] * max(0, schema.get("maxItems", 0) - len(parts))
+        return 2 + sum(size + SEPARATOR_BYTES for size in parts)
     if kind == "string":
-        length = schema.get("maxLength")
-        return 2 + (BYTES_PER_CHAR * length if length is not None else UNBOUNDED_STRING_BYTES)
+        counts = sum(int(count) for count in _PATTERN_COUNT.findall(schema.get("pattern", "")))
+        return 2 + per_char * int(schema.get("maxLength", UNBOUNDED_STRING_CHARS + counts))
     if kind in ("integer", "number"):
         return NUMBER_BYTES
     return len("false")

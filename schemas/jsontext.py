@@ -1,6 +1,7 @@
 """JSON as Postgres takes it: no NaN, no NUL, no lone surrogates. Works on object trees, never on dumped text."""
 
 import json
+import math
 import re
 from collections.abc import Callable
 from typing import Any
@@ -9,9 +10,12 @@ from typing import Any
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
+#: Levels of objects and lists that are parsed. Far from the interpreter's recursion limit wherever a value is walked.
+MAX_NESTING = 200
+
 
 class NonFiniteNumber(ValueError):
-    """NaN, Infinity or -Infinity: not JSON, though Python's parser takes them."""
+    """NaN or Infinity, written out or as 1e400: Python's parser takes them, Postgres and other parsers don't."""
 
 
 def dump_json(value: Any) -> str:
@@ -23,16 +27,37 @@ def _refuse(constant: str) -> Any:
     raise NonFiniteNumber(f"{constant} is not JSON")
 
 
-def parse_json(text: str | bytes) -> Any:
-    """Parse strictly: NaN and Infinity raise :class:`NonFiniteNumber`, other faults ``ValueError``.
+def _finite(number: str) -> float:
+    value = float(number)
+    if math.isinf(value):
+        raise NonFiniteNumber(f"{number[:20]} is beyond the range of a double")
+    return value
 
-    Text nested beyond the interpreter's recursion limit raises ``ValueError`` too.
+
+def parse_json(text: str | bytes) -> Any:
+    """Parse strictly: NaN, Infinity and numbers that become it (1e400) raise :class:`NonFiniteNumber`, other faults
+    ``ValueError``.
+
+    Text nested over :data:`MAX_NESTING` levels raises ``ValueError`` too.
     """
     try:
-        value = json.loads(text, parse_constant=_refuse)
+        value = json.loads(text, parse_constant=_refuse, parse_float=_finite)
     except RecursionError:
         raise ValueError("nested too deeply") from None
+    if nested_over(value, MAX_NESTING):
+        raise ValueError(f"nested too deeply: over {MAX_NESTING} levels")
     return value
+
+
+def nested_over(value: Any, levels: int) -> bool:
+    """Whether objects and lists nest deeper than ``levels``. Not recursive: works at any depth."""
+    outer = [value]
+    for _ in range(levels + 1):
+        outer = [item for item in outer if isinstance(item, dict | list)]
+        if not outer:
+            return False
+        outer = [inner for item in outer for inner in (item.values() if isinstance(item, dict) else item)]
+    return True
 
 
 def storable(text: str) -> bool:

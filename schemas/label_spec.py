@@ -10,17 +10,18 @@ import string
 import sys
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from schemas import library
-from schemas.budget import max_output_tokens
+from schemas.budget import max_output_tokens, reserved_output_tokens
 from schemas.errors import UsageError
-from schemas.jsontext import dump_json, parse_json
+from schemas.jsontext import any_string, dump_json, parse_json, storable
 from schemas.label_schema import LabelSchema
 from schemas.lint import lint
 from schemas.normalise import normalise
+from schemas.outcomes import OverLong
 
 #: Only classes from here run on workers: they are installed there, a submitter can't bring them.
 TRUSTED_PACKAGE = "schemas.library."
@@ -52,7 +53,7 @@ class LabelSpec(BaseModel):
     system_prompt: str = Field(min_length=1)
     template: str = Field("{text}", description="The user's turn; `{text}` once, `{id}` and metadata by name.")
     sampling: Sampling = Sampling()
-    over_long: Literal["reject"] = "reject"
+    over_long: OverLong = OverLong.REJECT
     class_path: str | None = Field(None, description="`module:Class` of a schema installed with the worker.")
 
     @property
@@ -71,11 +72,23 @@ class LabelSpec(BaseModel):
         """Tokens that suffice for every valid label."""
         return max_output_tokens(self.json_schema)
 
+    @property
+    def reserved_output_tokens(self) -> int:
+        """Tokens of the context that must be left for a label after the prompt."""
+        return reserved_output_tokens(self.json_schema)
+
     def model_class(self) -> type[BaseModel] | None:
-        """The pydantic class whose validators run on each label, if it is installed with the worker."""
+        """The pydantic class whose validators run on each label, if it is installed with the worker.
+
+        :raises UsageError: for a built-in class that this version has not.
+        """
         if self.class_path is None or not self.class_path.startswith(TRUSTED_PACKAGE):
             return None
         module, _, name = self.class_path.partition(":")
+        if module.removeprefix(TRUSTED_PACKAGE) not in builtin_names():
+            raise UsageError(
+                f"label spec {self.name}: {self.class_path} is not installed here: install the same version"
+            )
         return _model_in(importlib.import_module(module), name)
 
 
@@ -89,7 +102,7 @@ def template_fields(template: str) -> list[str]:
         for _, name, spec, conversion in string.Formatter().parse(template):
             if name is None:
                 continue
-            if not name or spec or conversion:
+            if not name or name.isdigit() or spec or conversion:
                 raise UsageError(f"the template's field {{{name}}} must be a plain name, as in {{text}}")
             names.append(name)
     except ValueError as error:
@@ -105,7 +118,12 @@ def builtin_names() -> list[str]:
 
 
 def load_label_spec(
-    source: str, *, prompt: str | None = None, template: str | None = None, name: str | None = None
+    source: str,
+    *,
+    prompt: str | None = None,
+    template: str | None = None,
+    name: str | None = None,
+    over_long: OverLong = OverLong.REJECT,
 ) -> tuple[LabelSpec, tuple[str, ...]]:
     """Make a label spec from what a user writes after ``--schema``.
 
@@ -138,14 +156,17 @@ def load_label_spec(
             json_schema=normalised.json_schema,
             system_prompt=system_prompt,
             template=template or getattr(model, "template", "{text}"),
+            over_long=over_long,
             class_path=class_path,
         )
     except ValidationError as error:
         first = error.errors()[0]
         raise UsageError(f"label spec: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
     if _LIKE_A_VERSION.search(spec.name):
-        raise UsageError(f"the label schema's name {spec.name!r} looks like a version: choose another (--name)")
+        raise UsageError(f"the label schema's name {spec.name!r} looks like a version: choose another (--schema-name)")
     template_fields(spec.template)
+    if any_string(spec.model_dump(mode="python"), lambda text: not storable(text)):
+        raise UsageError(f"label spec {spec.name}: NUL or half a surrogate pair in a text: remove it")
     return spec, normalised.notes
 
 
@@ -156,20 +177,21 @@ def _load_class(source: str) -> type[BaseModel]:
         if not path.is_file():
             raise UsageError(f"no file {place}: --schema takes {_what_schema_takes()}")
         spec = importlib.util.spec_from_file_location(f"gleaner_schema_{_slug(path.stem)}", path)
-        assert spec is not None and spec.loader is not None
+        assert spec is not None
+        assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         sys.modules[spec.name] = module
         try:
             spec.loader.exec_module(module)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise UsageError(f"{place} failed as it was run: {type(error).__name__}: {error}") from error
         return _model_in(module, class_name) if class_name else _only_model(module, place)
     if class_name:
         sys.path.insert(0, str(Path.cwd()))
         try:
             module = importlib.import_module(place)
-        except ImportError as error:
-            raise UsageError(f"--schema {source}: can't import {place}: {error}") from None
+        except (Exception, SystemExit) as error:
+            raise UsageError(f"--schema {source}: can't import {place!r}: {error}") from error
         finally:
             sys.path.pop(0)
         return _model_in(module, class_name)

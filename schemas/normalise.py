@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from schemas.errors import UsageError
+from schemas.lint import require_json_schema
 
 #: Characters of a string without ``maxLength``. About two sentences; says so, because it changes the schema.
 DEFAULT_MAX_LENGTH = 256
@@ -39,12 +40,18 @@ def normalise(schema: dict[str, Any]) -> Normalised:
 
     :param schema: a JSON Schema whose root is an object. Order of properties is kept: it is the order in which the
         model writes them.
-    :raises UsageError: for a root that is no object, a reference that leads nowhere, or one that refers to itself.
+    :raises UsageError: for what is no JSON Schema, a root that is no object, a reference that leads nowhere or back to
+        itself, or a keyword that is set twice.
     """
     notes: list[str] = []
     if not isinstance(schema, dict):
         raise UsageError("a label schema is a JSON object with type object: this one is no object")
-    definitions = {**schema.get("definitions", {}), **schema.get("$defs", {})}
+    require_json_schema(schema)
+    definitions = {
+        f"#/{key}/{name.replace('~', '~0').replace('/', '~1')}": item
+        for key in ("$defs", "definitions")
+        for name, item in schema.get(key, {}).items()
+    }
     result = _walk(schema, "$", definitions, (), notes)
     if result.get("type") != "object" or not result.get("properties"):
         raise UsageError("a label schema needs `type: object` with `properties` at its root: each becomes a column")
@@ -53,26 +60,38 @@ def normalise(schema: dict[str, Any]) -> Normalised:
 
 def _resolve(schema: dict[str, Any], path: str, definitions: dict[str, Any], seen: tuple[str, ...]) -> Any:
     reference = schema["$ref"]
-    name = reference.rsplit("/", 1)[-1]
-    if not isinstance(reference, str) or not reference.startswith(("#/$defs/", "#/definitions/")):
-        raise UsageError(f"{path}: the reference {reference!r} leads outside the schema: put the definition in $defs")
-    if name not in definitions:
-        raise UsageError(f"{path}: the reference {reference!r} leads nowhere: define it in $defs")
-    if name in seen:
+    if reference in seen or reference == "#":
         raise UsageError(
-            f"{path}: {name} refers to itself, so its labels have no bound: unroll it to the depth that you need"
+            f"{path}: {reference} refers to itself, so its labels have no bound: unroll it to the depth that you need"
         )
-    siblings = {key: value for key, value in schema.items() if key != "$ref"}
-    return {**definitions[name], **siblings}
+    if not reference.startswith(("#/$defs/", "#/definitions/")):
+        raise UsageError(f"{path}: the reference {reference!r} leads outside the schema: put the definition in $defs")
+    if reference not in definitions:
+        raise UsageError(f"{path}: the reference {reference!r} leads nowhere: define it in $defs")
+    return _merge(definitions[reference], {key: value for key, value in schema.items() if key != "$ref"}, path)
+
+
+def _merge(part: Any, siblings: dict[str, Any], path: str) -> Any:
+    """One schema that means both; what a node says about itself wins over what its definition says."""
+    if not isinstance(part, dict):
+        return siblings if part else part
+    for key in part.keys() & siblings.keys() - _ANNOTATIONS - {"description"}:
+        if part[key] != siblings[key]:
+            raise UsageError(f"{path}: `{key}` is set here and in what is referred to: write the two out as one")
+    return {**part, **siblings}
 
 
 def _walk(schema: Any, path: str, definitions: dict[str, Any], seen: tuple[str, ...], notes: list[str]) -> Any:
+    while isinstance(schema, dict):
+        if "$ref" in schema:
+            schema, seen = _resolve(schema, path, definitions, seen), (*seen, schema["$ref"])
+        elif len(schema.get("allOf", ())) == 1:
+            # pydantic once wrapped a described reference so; one part is the part itself.
+            schema = _merge(schema["allOf"][0], {key: item for key, item in schema.items() if key != "allOf"}, path)
+        else:
+            break
     if not isinstance(schema, dict):
         return schema
-    while "$ref" in schema:
-        name = str(schema["$ref"]).rsplit("/", 1)[-1]
-        schema = _resolve(schema, path, definitions, seen)
-        seen = (*seen, name)
     result: dict[str, Any] = {}
     for key, value in schema.items():
         if key in _ANNOTATIONS or key in ("$defs", "definitions"):
@@ -96,9 +115,6 @@ def _walk(schema: Any, path: str, definitions: dict[str, Any], seen: tuple[str, 
             result[key] = [_walk(item, f"{path}.{key}[{n}]", definitions, seen, notes) for n, item in enumerate(value)]
         else:
             result[key] = value
-    if isinstance(result.get("allOf"), list) and len(result["allOf"]) == 1:
-        # pydantic once wrapped a described reference so; one part is the part itself.
-        result = {**result.pop("allOf")[0], **result}
     _bound(result, path, notes)
     return result
 
@@ -118,7 +134,9 @@ def _bound(schema: dict[str, Any], path: str, notes: list[str]) -> None:
     if "string" in types and not fixed and not {"maxLength", "pattern", "format"} & schema.keys():
         schema["maxLength"] = DEFAULT_MAX_LENGTH
         notes.append(f"{path}: no maxLength, bounded to {DEFAULT_MAX_LENGTH} characters")
-    if "array" in types and "maxItems" not in schema and "prefixItems" not in schema:
+    if "array" in types and "prefixItems" in schema:
+        schema.setdefault("items", False)
+    if "array" in types and "maxItems" not in schema and schema.get("items") is not False:
         schema["maxItems"] = DEFAULT_MAX_ITEMS
         notes.append(f"{path}: no maxItems, bounded to {DEFAULT_MAX_ITEMS} items")
     if "integer" in types and not fixed:

@@ -48,6 +48,16 @@ class DocumentFlag(StrEnum):
     SURROGATE_REPLACED = "surrogate_replaced"
 
 
+class OverLong(StrEnum):
+    """What becomes of a document whose prompt does not fit the model's context. Part of the label spec."""
+
+    REJECT = "reject"  #: a row without a label
+    TRUNCATE_TAIL = "truncate-tail"  #: the end is left out
+    TRUNCATE_HEAD = "truncate-head"  #: the beginning is left out
+    TRUNCATE_MIDDLE = "truncate-middle"  #: the middle is left out
+    SPLIT = "split"  #: parts are labelled apart and their labels merged
+
+
 class RowFinal(Exception):
     """This row ends here: the same input would end the same way again."""
 

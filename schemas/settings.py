@@ -9,6 +9,7 @@ from typing import Any, Literal
 from dotenv import dotenv_values
 from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import SettingsError as NotJson
 
 from schemas.errors import UsageError
 
@@ -87,8 +88,8 @@ class Settings(BaseSettings):
         4,
         ge=1,
         le=64,
-        description="Chunks in flight at once: slots x chunk_size of at least 3 x max_num_seqs keeps the engine's queue "
-        "from draining between chunks.",
+        description="Chunks in flight at once: slots x chunk_size of at least 3 x max_num_seqs keeps the engine's "
+        "queue from draining between chunks.",
     )
     lease_s: int = Field(
         120,
@@ -104,6 +105,11 @@ class Settings(BaseSettings):
     )
     row_attempts: int = Field(
         3, ge=1, le=10, description="Tries for one row: a third try rarely mends what two could not."
+    )
+    chunk_attempts: int = Field(
+        5,
+        ge=1,
+        description="Claims of a chunk after which an error that is no row's leaves it to `producer enqueue`.",
     )
     shutdown_s: float = Field(
         30,
@@ -159,14 +165,15 @@ class Settings(BaseSettings):
 
 
 def _unknown_names(environ: dict[str, str]) -> list[str]:
-    known = {ENV_PREFIX + name.upper() for name in Settings.model_fields}
+    known = [name.upper() for name in Settings.model_fields]
     given = {name for name in environ if name.upper().startswith(ENV_PREFIX)}
     for file in ENV_FILES:
         given |= {name for name in dotenv_values(file) if name.upper().startswith(ENV_PREFIX)}
     unknown = []
-    for name in sorted(name for name in given if name.upper() not in known):
-        near = difflib.get_close_matches(name.upper(), known, n=1)
-        unknown.append(f"{name} is no setting" + (f": did you mean {near[0]}?" if near else ""))
+    for name in sorted(name for name in given if name.upper().removeprefix(ENV_PREFIX) not in known):
+        # Without the prefix, which would make every name look near.
+        near = difflib.get_close_matches(name.upper().removeprefix(ENV_PREFIX), known, n=1)
+        unknown.append(f"{name} is no setting" + (f": did you mean {ENV_PREFIX}{near[0]}?" if near else ""))
     return unknown
 
 
@@ -181,6 +188,9 @@ def load_settings() -> Settings:
         raise SettingsError("; ".join(unknown) + ". `producer doctor` lists the settings.")
     try:
         return Settings()
+    except NotJson as error:
+        field = next((name for name in Settings.model_fields if f'"{name}"' in str(error)), "")
+        raise SettingsError(f"{ENV_PREFIX}{field.upper()}: not JSON: {error.__cause__}") from None
     except ValidationError as error:
         problems = [
             f"{ENV_PREFIX}{'.'.join(str(part) for part in e['loc']).upper()}: {e['msg']}" for e in error.errors()

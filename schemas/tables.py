@@ -147,6 +147,17 @@ class LabelSpecRow(Table, table=True):
     created_at: datetime | None = _now()
 
 
+class EngineRow(Table, table=True):
+    """What served rows: engine, version, model, revision, settings. Workers register themselves here."""
+
+    __tablename__ = "engines"
+
+    id: int | None = _id()
+    digest: str = Field(sa_type=Text, unique=True)
+    info: dict[str, Any] = Field(sa_type=JSONB)
+    registered_at: datetime | None = _now()
+
+
 class Job(Table, table=True):
     """One label spec and one model applied to one corpus."""
 
@@ -162,11 +173,6 @@ class Job(Table, table=True):
         sa_column=Column(BigInteger, ForeignKey("gleaner.label_specs.id"), nullable=False, index=True)
     )
     model: str = Field(sa_type=Text)
-    engine: dict[str, Any] | None = Field(
-        default=None,
-        sa_type=JSONB,
-        description="What served the first chunk: engine, version, model, settings.",
-    )
     state: str = Field(sa_type=Text)
     priority: int = Field(default=0)
     total: int = Field(sa_type=BigInteger, description="Documents of the job.")
@@ -221,10 +227,14 @@ class Label(Table, table=True):
     confidence: float | None = None
     finish_reason: str | None = Field(default=None, sa_type=Text)
     prompt_tokens: int | None = None
+    dropped_tokens: int = Field(default=0, description="Tokens of an over-long document that the model did not see.")
+    parts: int = Field(default=1, description="Parts an over-long document was labelled in; its label is merged.")
     output_tokens: int | None = None
     cached_tokens: int | None = None
     tries: int = Field(default=0, description="Requests to the engine for this row; 0 if it never got there.")
     latency_s: float | None = Field(default=None, description="Submit to last output, all tries together.")
     attempt: int = Field(description="Fencing token under which it was written.")
     worker: str = Field(sa_type=Text)
+    # No foreign key: every row of a fleet would take a lock on the same few rows of engines.
+    engine_id: int = Field(sa_type=BigInteger, description="What served it, in engines.")
     created_at: datetime | None = _now()

@@ -54,7 +54,7 @@ def _plain_type(schema: dict[str, Any]) -> str | None:
     if len(kinds) != 1:
         return "jsonb" if kinds else None
     if kinds[0] == "array":
-        items = schema.get("items")
+        items = None if "prefixItems" in schema else schema.get("items")
         inner = column_type(items) if isinstance(items, dict) else "jsonb"
         return f"{inner}[]" if inner != "jsonb" and not inner.endswith("[]") else "jsonb"
     if kinds[0] == "string":
@@ -64,6 +64,8 @@ def _plain_type(schema: dict[str, Any]) -> str | None:
 
 def _type_of_values(values: list[Any]) -> str:
     kinds = {type(value) for value in values} - {type(None)}
+    if kinds == {int, float}:
+        return "double precision"
     return (
         {bool: "boolean", int: "bigint", float: "double precision"}.get(kinds.pop(), "jsonb")
         if len(kinds) == 1
@@ -131,7 +133,8 @@ def _create(connection: Connection, name: str, comment: str, select: sql.Compose
             connection.execute(sql.SQL("DROP VIEW {}").format(view))
         except errors.DependentObjectsStillExist as error:
             raise GleanerError(
-                f"the view {VIEW_SCHEMA}.{name} has new columns, but other views hang on it: {error.diag.message_detail}. "
+                f"the view {VIEW_SCHEMA}.{name} has new columns, but other views hang on it: "
+                f"{error.diag.message_detail}. "
                 f"Let them read {VIEW_SCHEMA}.{name}_v1 and the like, which never change, then run this again."
             ) from None
         connection.execute(create)

@@ -127,12 +127,21 @@ def upgrade() -> None:
         schema="gleaner",
     )
     op.create_table(
+        "engines",
+        sa.Column("id", sa.BigInteger(), sa.Identity(always=True), nullable=False),
+        sa.Column("digest", sa.Text(), nullable=False),
+        sa.Column("info", postgresql.JSONB(), nullable=False),
+        sa.Column("registered_at", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False),
+        sa.PrimaryKeyConstraint("id", name="engines_pkey"),
+        sa.UniqueConstraint("digest", name="engines_digest_key"),
+        schema="gleaner",
+    )
+    op.create_table(
         "jobs",
         sa.Column("id", sa.BigInteger(), sa.Identity(always=True), nullable=False),
         sa.Column("corpus_id", sa.BigInteger(), nullable=False),
         sa.Column("label_spec_id", sa.BigInteger(), nullable=False),
         sa.Column("model", sa.Text(), nullable=False),
-        sa.Column("engine", postgresql.JSONB(), nullable=True),
         sa.Column("state", sa.Text(), nullable=False),
         sa.Column("priority", sa.Integer(), nullable=False),
         sa.Column("total", sa.BigInteger(), nullable=False),
@@ -186,12 +195,15 @@ def upgrade() -> None:
         sa.Column("confidence", sa.Float(), nullable=True),
         sa.Column("finish_reason", sa.Text(), nullable=True),
         sa.Column("prompt_tokens", sa.Integer(), nullable=True),
+        sa.Column("dropped_tokens", sa.Integer(), nullable=False),
+        sa.Column("parts", sa.Integer(), nullable=False),
         sa.Column("output_tokens", sa.Integer(), nullable=True),
         sa.Column("cached_tokens", sa.Integer(), nullable=True),
         sa.Column("tries", sa.Integer(), nullable=False),
         sa.Column("latency_s", sa.Float(), nullable=True),
         sa.Column("attempt", sa.Integer(), nullable=False),
         sa.Column("worker", sa.Text(), nullable=False),
+        sa.Column("engine_id", sa.BigInteger(), nullable=False),
         sa.Column("created_at", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False),
         sa.CheckConstraint("(outcome = 'ok') = (label IS NOT NULL)", name="labels_label_when_ok_check"),
         sa.CheckConstraint("(outcome = 'ok') = (reason_code IS NULL)", name="labels_reason_when_not_ok_check"),
@@ -219,6 +231,7 @@ def downgrade() -> None:
     op.drop_table("chunks", schema="gleaner")
     op.drop_index("jobs_label_spec_id_idx", table_name="jobs", schema="gleaner")
     op.drop_table("jobs", schema="gleaner")
+    op.drop_table("engines", schema="gleaner")
     op.drop_table("label_specs", schema="gleaner")
     op.drop_index("documents_corpus_id_external_id_idx", table_name="documents", schema="gleaner")
     op.drop_table("documents", schema="gleaner")

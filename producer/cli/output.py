@@ -1,0 +1,92 @@
+"""How commands speak: results on stdout, progress and notes on stderr, one JSON object where asked for."""
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from producer.progress import Progress as ProgressCallback
+from producer.progress import silent
+
+#: Columns where output goes to no terminal: wide enough that no table is cut.
+PIPE_WIDTH = 200
+#: Seconds between two redraws of a bar.
+REDRAW_S = 0.1
+
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else on stdout.")]
+
+
+def console() -> Console:
+    """Stdout, for people. Text is printed as it is: names and documents are not markup."""
+    return Console(markup=False, highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
+
+
+def say(line: str = "") -> None:
+    """One line on stdout, never wrapped."""
+    typer.echo(line)
+
+
+def note(line: str) -> None:
+    """One line on stderr: for people, beside the result."""
+    typer.echo(line, err=True)
+
+
+def print_json(value: Any) -> None:
+    """A value on one line of stdout."""
+    typer.echo(json.dumps(value, default=_plain))
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    raise TypeError(f"no JSON for {type(value).__name__}")
+
+
+def table(*columns: str) -> Table:
+    """A table without lines, numbers to be put in by the caller as text."""
+    return Table(*columns, box=None, pad_edge=False, header_style="bold")
+
+
+def counted(count: int, noun: str) -> str:
+    """``1 chunk``, ``2,000 chunks``."""
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")
+
+
+def duration(seconds: float) -> str:
+    """``0:42``, ``3:07:09``."""
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+@contextmanager
+def progress_bar(shown: bool) -> Iterator[ProgressCallback]:
+    """A bar a stage on stderr, if it is a terminal and ``shown``."""
+    if not (shown and sys.stderr.isatty()):
+        yield silent
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True)) as bars:
+        stages: dict[str, TaskID] = {}
+        drawn = 0.0
+
+        def show(stage: str, done: int, total: int) -> None:
+            nonlocal drawn
+            now = time.monotonic()
+            if stage in stages and done < total and now - drawn < REDRAW_S:
+                return
+            drawn = now
+            task = stages.get(stage)
+            if task is None:
+                task = stages[stage] = bars.add_task(stage.ljust(len("publishing")), total=total)
+            bars.update(task, completed=done, total=total)
+
+        yield show

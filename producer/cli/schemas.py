@@ -1,0 +1,73 @@
+"""``producer schemas``: what ``--schema`` takes, and what was frozen from it."""
+
+import re
+from typing import Annotated, Any
+
+import typer
+
+from producer.cli.output import JsonFlag, console, note, print_json, say, table
+from schemas.database import connect, queries
+from schemas.errors import DatabaseUnavailable, UsageError
+from schemas.label_spec import builtin_names, load_label_spec
+from schemas.settings import load_settings
+
+_VERSION = re.compile(r"_v(\d+)$")
+
+app = typer.Typer(add_completion=False, epilog="Example: producer schemas")
+
+
+@app.callback(invoke_without_command=True)
+def list_schemas(context: typer.Context, as_json: JsonFlag = False) -> None:
+    """List the built-in label schemas, and the label specs in the database."""
+    if context.invoked_subcommand is not None:
+        return
+    builtin = {name: _fields(name) for name in builtin_names()}
+    frozen = _frozen()
+    if as_json:
+        print_json({"builtin": builtin, "frozen": frozen})
+        return
+    say("Built in (producer enqueue --schema NAME):")
+    for name, what in builtin.items():
+        say(f"  {name}: {what}")
+    if frozen:
+        say("Frozen in the database (views labels.NAME_vVERSION):")
+        lines = table("label spec", "jobs", "created", "digest")
+        for row in frozen:
+            created = f"{row['created_at']:%Y-%m-%d %H:%M}"
+            lines.add_row(f"{row['name']}_v{row['version']}", str(row["jobs"]), created, row["digest"][:12])
+        console().print(lines)
+
+
+@app.command(epilog="Example: producer schemas show papers")
+def show(
+    name: Annotated[
+        str, typer.Argument(help="papers_v1 or papers (the newest) in the database; or what --schema takes.")
+    ],
+) -> None:
+    """Print a label schema as the engine gets it: JSON."""
+    version = _VERSION.search(name)
+    base = name.removesuffix(version.group()) if version else name
+    if version is None and (name in builtin_names() or ":" in name or name.endswith((".py", ".json"))):
+        spec, _ = load_label_spec(name)
+        print_json(spec.json_schema)
+        return
+    with connect(load_settings(), "producer schemas") as connection:
+        row = queries.label_spec_by_name(connection, name=base, version=int(version.group(1)) if version else None)
+    if row is None:
+        raise UsageError(f"no label schema {name!r}, built in or in the database: `producer schemas` lists them")
+    print_json(row["json_schema"])
+
+
+def _fields(name: str) -> str:
+    spec, _ = load_label_spec(name)
+    return ", ".join(spec.json_schema["properties"])
+
+
+def _frozen() -> list[dict[str, Any]] | None:
+    try:
+        with connect(load_settings(), "producer schemas") as connection:
+            return list(queries.list_label_specs(connection)) if queries.is_migrated(connection) else []
+    except DatabaseUnavailable as error:
+        # The built-in ones are worth showing without a database.
+        note(f"note: {error}")
+        return None

@@ -1,0 +1,90 @@
+"""``producer status``: the ledger of a job, or a line for each live job."""
+
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import typer
+
+from producer.cli.jobs import show_jobs
+from producer.cli.output import JsonFlag, counted, duration, print_json, say
+from producer.standing import finished_rows, job_lines, job_standing
+from schemas.database import Connection, connect, queries
+from schemas.errors import UsageError
+from schemas.outcomes import Outcome
+from schemas.settings import load_settings
+
+#: Rejects fetched at a time.
+REJECT_PAGE = 1000
+#: Live jobs shown without a job id; `producer jobs` lists more.
+SHOWN_JOBS = 50
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command(epilog="Example: producer status 1")
+def status(
+    job: Annotated[int | None, typer.Argument(help="Job id. Default: all live jobs.", show_default=False)] = None,
+    rejects: Annotated[
+        bool, typer.Option("--rejects", help="List every record of the corpus that could not become a document.")
+    ] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Show where a job stands: total = pending + rows by outcome, or exit 1."""
+    if job is None and rejects:
+        raise UsageError("--rejects needs a job: producer status JOB --rejects")
+    with connect(load_settings(), "producer status") as connection:
+        if job is None:
+            _show_live(job_lines(connection, live_only=True, limit=SHOWN_JOBS), as_json)
+            return
+        standing = job_standing(connection, job)
+        if as_json:
+            listed = {"reject_list": list(_rejects(connection, standing["corpus_id"]))} if rejects else {}
+            print_json({**standing, **listed})
+        else:
+            _show(standing)
+            if rejects:
+                for reject in _rejects(connection, standing["corpus_id"]):
+                    say(f"  line {reject['line']}: {reject['code']}: {reject['reason']}: {reject['excerpt']!r}")
+    if not standing["balanced"]:
+        raise typer.Exit(1)
+
+
+def _show_live(jobs: list[dict[str, Any]], as_json: bool) -> None:
+    totals = {name: sum(job["counts"][name] for job in jobs) for name in ("pending", *Outcome)}
+    if as_json:
+        print_json({"jobs": jobs, "totals": totals})
+    elif jobs:
+        show_jobs(jobs)
+        say(f"{counted(len(jobs), 'live job')}: {totals['pending']:,} pending, {finished_rows(totals):,} done")
+    else:
+        say("No live job. `producer jobs` lists those that are finished.")
+
+
+def _rejects(connection: Connection, corpus_id: int) -> Iterator[dict[str, Any]]:
+    after = -1
+    while page := list(queries.list_rejects(connection, corpus_id=corpus_id, after=after, batch=REJECT_PAGE)):
+        yield from page
+        after = page[-1]["position"]
+
+
+def _show(job: dict[str, Any]) -> None:
+    ledger = job["ledger"]
+    say(f"Job {job['id']}: {job['state']}")
+    say(f"  corpus      {job['corpus']} ({counted(job['document_count'], 'document')}; {job['uri']})")
+    say(f"  label spec  {job['label_spec']}_v{job['version']} (view labels.{job['label_spec']}_v{job['version']})")
+    say(f"  model       {job['model']}")
+    say(f"  submitted   {job['created_at']:%Y-%m-%d %H:%M} by {job['submitted_by']}")
+    speed = "" if job["rows_per_s"] is None else f", {job['rows_per_s']:,.1f} documents/s"
+    say(f"  running     {'not yet' if job['running_s'] is None else duration(job['running_s'])}{speed}")
+    parts = " + ".join(f"{ledger[name]:,} {name}" for name in ("pending", *Outcome))
+    say(f"Ledger: {ledger['total']:,} total = {parts}: {'balanced' if ledger['balanced'] else 'NOT BALANCED'}")
+    if not ledger["balanced"]:
+        say("  Rows are missing from finished chunks or lie outside of the job's chunks: this must never happen.")
+    for row in job["reasons"]:
+        say(f"  {row['outcome']}: {row['rows']:,} {row['reason_code']}")
+    say("Chunks: " + ", ".join(f"{count:,} {state}" for state, count in job["chunks"].items()))
+    for chunk in job["chunk_errors"]:
+        say(f"  chunk {chunk['chunk_no']} ({chunk['state']}, attempt {chunk['attempt']}): {chunk['last_error']}")
+    if job["rejects"]:
+        codes = ", ".join(f"{count:,} {code}" for code, count in job["rejects"].items())
+        say(f"Records rejected when the corpus was loaded: {codes}")

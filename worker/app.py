@@ -1,0 +1,142 @@
+"""The Celery worker: the engine in a step before consuming, the chunk task, and what stops them in order."""
+
+import logging
+import threading
+from typing import Any
+
+from celery import Celery, bootsteps
+from celery.exceptions import Reject, WorkerShutdown
+from celery.signals import worker_shutting_down
+from celery.worker import state
+
+from schemas.database import Pool, open_pool
+from schemas.errors import GleanerError
+from schemas.queue import LABEL_CHUNK, ChunkMessage, create_app
+from schemas.settings import Settings
+from worker.chunk import ChunkRunner, GiveBack, Progress
+from worker.engine import create_engine
+from worker.engine.base import Engine
+from worker.lease import LeaseKeeper
+
+logger = logging.getLogger(__name__)
+
+#: Exit code when the engine is gone: the supervisor starts a new worker (EX_SOFTWARE of sysexits.h).
+EXIT_ENGINE_LOST = 70
+#: Seconds between looks at the engine's health, which it does not report by itself.
+HEALTH_S = 1.0
+#: Connections beside one a slot: the lease keeper's.
+EXTRA_CONNECTIONS = 1
+
+
+class Runtime:
+    """What lives as long as the worker: engine, connections, leases."""
+
+    def __init__(self, settings: Settings, name: str) -> None:
+        self.settings = settings
+        self.name = name
+        self.stopping = threading.Event()
+        self.runner: ChunkRunner
+        self._closed = threading.Event()
+        self._engine: Engine | None = None
+        self._pool: Pool | None = None
+        self._leases: LeaseKeeper | None = None
+
+    def start(self) -> None:
+        """Start the engine, then everything that a chunk needs.
+
+        :raises GleanerError: for an engine or a database that can't be had.
+        :raises WorkerShutdown: when the worker is told to stop while the engine loads.
+        """
+        self._engine = create_engine(self.settings)
+        self._start_engine(self._engine)
+        self._pool = open_pool(self.settings, f"worker {self.name}", self.settings.worker_slots + EXTRA_CONNECTIONS)
+        self._leases = LeaseKeeper(self._pool, self.settings, self.name)
+        self._leases.start()
+        self.runner = ChunkRunner(self.settings, self._pool, self._engine, self._leases, self.name, self.stopping)
+        threading.Thread(target=self._watch, args=(self._engine,), name="engine-health", daemon=True).start()
+        info = self._engine.info
+        logger.info(
+            "engine %s %s serves %s, context %d tokens, %d sequences a step",
+            info.engine, info.version, info.model, info.max_model_len, info.max_num_seqs,
+        )  # fmt: skip
+
+    def _start_engine(self, engine: Engine) -> None:
+        failure: list[BaseException] = []
+
+        def load() -> None:
+            try:
+                engine.start()
+            except BaseException as error:
+                failure.append(error)
+
+        # In a thread, so that a signal to stop is not deaf for the minutes that a large model takes.
+        thread = threading.Thread(target=load, name="engine-start", daemon=True)
+        thread.start()
+        while thread.is_alive():
+            thread.join(timeout=0.2)
+            if state.should_stop is not None or state.should_terminate is not None:
+                raise WorkerShutdown(0)
+        if failure:
+            raise failure[0]
+
+    def _watch(self, engine: Engine) -> None:
+        while not self._closed.wait(HEALTH_S):
+            if engine.lost:
+                logger.critical("the engine is gone: giving chunks back, exit %d", EXIT_ENGINE_LOST)
+                state.should_stop = EXIT_ENGINE_LOST
+                return
+
+    def close(self) -> None:
+        """Stop in the reverse order. Safe after a failed start."""
+        self._closed.set()
+        if self._leases is not None:
+            self._leases.stop()
+        if self._pool is not None:
+            self._pool.close()
+        if self._engine is not None:
+            self._engine.close()
+
+
+def create_worker_app(settings: Settings, runtime: Runtime) -> Celery:
+    """The Celery app of a worker: :mod:`schemas.queue`'s with the chunk task and the engine's step."""
+    app = create_app(settings)
+
+    class EngineStep(bootsteps.StartStopStep):  # type: ignore[misc]
+        """Starts the engine before the consumer: until it serves, no message is touched."""
+
+        requires = ("celery.worker.components:Pool",)
+
+        def start(self, worker: Any) -> None:
+            try:
+                runtime.start()
+            except GleanerError as error:
+                logger.critical("error: %s", error)
+                runtime.close()
+                raise WorkerShutdown(error.exit_code) from None
+
+        def stop(self, worker: Any) -> None:
+            runtime.stopping.set()
+            # Steps stop in reverse order, this one first; the pool's threads still need the engine.
+            worker.pool.stop()
+            runtime.close()
+
+    app.steps["worker"].add(EngineStep)
+
+    @app.task(name=LABEL_CHUNK, bind=True)  # type: ignore[untyped-decorator]
+    def label_chunk(self: Any, **message: Any) -> str:
+        chunk = ChunkMessage.model_validate(message)
+
+        def report(progress: Progress) -> None:
+            self.send_event("task-progress", result=str(progress))
+
+        try:
+            return runtime.runner.run(chunk.job_id, chunk.chunk_no, report)
+        except GiveBack as error:
+            logger.warning("%s given back: %s", chunk, error)
+            raise Reject(str(error), requeue=True) from error
+
+    @worker_shutting_down.connect(weak=False)  # type: ignore[untyped-decorator]
+    def stop_claiming(**_: Any) -> None:
+        runtime.stopping.set()
+
+    return app

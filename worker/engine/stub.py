@@ -1,0 +1,132 @@
+"""An engine that answers from the schema alone: for tests, and for measuring everything that is not the model."""
+
+import json
+import queue
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+from functools import lru_cache
+from typing import Any
+
+from schemas.jsontext import dump_json
+from schemas.settings import Settings
+from worker.engine.base import EngineInfo, Generation, Request
+
+#: Characters a token of English text has on average: the stub has no tokenizer.
+CHARS_PER_TOKEN = 4
+#: Context length when no setting says one: that of a common small model.
+DEFAULT_MAX_MODEL_LEN = 8192
+#: Valid values by format; other strings are plain.
+_BY_FORMAT = {
+    "date": "2000-01-01",
+    "date-time": "2000-01-01T00:00:00Z",
+    "time": "00:00:00Z",
+    "email": "stub@example.org",
+    "uuid": "00000000-0000-4000-8000-000000000000",
+    "uri": "https://example.org/",
+    "ipv4": "192.0.2.1",
+    "ipv6": "2001:db8::1",
+    "hostname": "example.org",
+    "duration": "P1D",
+}
+
+
+class StubEngine:
+    """See :class:`worker.engine.base.Engine`. Prompts are numbers of about a token's worth of characters each."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._waiting: queue.SimpleQueue[tuple[Request, Future[Generation]] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._serve, name="stub-engine", daemon=True)
+        self._closed = False
+
+    def start(self) -> None:
+        self._thread.start()
+
+    @property
+    def info(self) -> EngineInfo:
+        return EngineInfo(
+            engine="stub",
+            version="1",
+            model=self._settings.model,
+            model_path="",
+            revision=None,
+            max_model_len=self._settings.max_model_len or DEFAULT_MAX_MODEL_LEN,
+            max_num_seqs=self._settings.max_num_seqs or 256,
+            structured_backend="none",
+            arguments={"rows_per_s": self._settings.stub_rows_per_s},
+        )
+
+    def encode(self, system_prompt: str, user_texts: Sequence[str]) -> list[list[int]]:
+        return [[0] * ((len(system_prompt) + len(text)) // CHARS_PER_TOKEN + 1) for text in user_texts]
+
+    def offsets(self, text: str) -> list[int]:
+        return list(range(0, len(text), CHARS_PER_TOKEN))
+
+    def submit(self, request: Request) -> Future[Generation]:
+        future: Future[Generation] = Future()
+        self._waiting.put((request, future))
+        return future
+
+    def _serve(self) -> None:
+        pause = 1 / self._settings.stub_rows_per_s if self._settings.stub_rows_per_s else 0.0
+        while (item := self._waiting.get()) is not None:
+            request, future = item
+            if not future.set_running_or_notify_cancel():
+                continue
+            if pause:
+                time.sleep(pause)
+            text = _label_text(request.schema_text)
+            future.set_result(
+                Generation(
+                    text=text,
+                    finish_reason="stop",
+                    output_tokens=len(text) // CHARS_PER_TOKEN + 1,
+                    cached_tokens=0,
+                )
+            )
+
+    @property
+    def lost(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._waiting.put(None)
+
+
+@lru_cache(maxsize=64)
+def _label_text(schema_text: str) -> str:
+    return dump_json(_value(json.loads(schema_text)))
+
+
+def _value(schema: dict[str, Any]) -> Any:
+    """The plainest value that a normalised schema allows."""
+    if "const" in schema:
+        return schema["const"]
+    if "enum" in schema:
+        return schema["enum"][0]
+    if schema.get("anyOf"):
+        return _value(schema["anyOf"][0])
+    kind = schema.get("type")
+    kind = kind[0] if isinstance(kind, list) else kind
+    if kind == "object":
+        return {name: _value(item) for name, item in schema.get("properties", {}).items()}
+    if kind == "array":
+        first = [_value(item) for item in schema.get("prefixItems", [])]
+        more = max(0, schema.get("minItems", 0) - len(first))
+        return first + [_value(schema["items"])] * more
+    if kind == "string":
+        text = _BY_FORMAT.get(schema.get("format", ""), "stub")
+        return text[: schema.get("maxLength", len(text))].ljust(schema.get("minLength", 0), "x")
+    if kind in ("integer", "number"):
+        return _number(schema)
+    return False if kind == "boolean" else None
+
+
+def _number(schema: dict[str, Any]) -> Any:
+    low = schema.get("minimum", schema.get("exclusiveMinimum", 0) + ("exclusiveMinimum" in schema))
+    high = schema.get("maximum", schema.get("exclusiveMaximum", 0) - ("exclusiveMaximum" in schema))
+    return 0 if low <= 0 <= high else low if "minimum" in schema or "exclusiveMinimum" in schema else high

@@ -1,0 +1,200 @@
+"""A resident vLLM engine: one AsyncLLM on a loop of its own, fed from any thread."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import threading
+from collections.abc import Coroutine, Sequence
+from concurrent.futures import Future
+from itertools import count
+from pathlib import Path
+from typing import Any, TypeVar
+
+from schemas.errors import EngineUnavailable
+from schemas.outcomes import EngineLost, Outcome, Reason, RequestFailed, RowFinal
+from schemas.settings import Settings
+from worker.engine.base import EngineInfo, Generation, Request
+from worker.engine.chat import ChatTokenizer
+from worker.engine.profiles import COMMON, PROFILES
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+#: Seconds the engine's own shutdown may take; it takes about five.
+CLOSE_TIMEOUT_S = 20.0
+
+#: Settings that are engine arguments of the same name; unset ones are left to the profile.
+_ARGUMENTS = ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "gpu_memory_utilization")
+
+
+def engine_arguments(settings: Settings) -> dict[str, Any]:
+    """Arguments for vLLM: common ones, then the profile's, then each that was set, then ``engine_args``."""
+    arguments = {**COMMON, **PROFILES[settings.engine_profile].arguments}
+    given = {name: getattr(settings, name) for name in _ARGUMENTS}
+    arguments |= {name: value for name, value in given.items() if value is not None}
+    arguments |= {
+        "model": settings.model_path or settings.model,
+        "served_model_name": settings.model,
+        "revision": settings.model_revision,
+        "tensor_parallel_size": settings.tensor_parallel_size,
+        "seed": settings.seed,
+    }
+    return arguments | settings.engine_args
+
+
+class VllmEngine:
+    """See :class:`worker.engine.base.Engine`."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="engine-loop", daemon=True)
+        self._numbers = count()
+        self._llm: Any = None
+        self._chat: ChatTokenizer
+        self._info: EngineInfo
+        self._closed = False
+
+    def start(self) -> None:
+        path = Path(self._settings.model_path or "")
+        for name, value in self._environment(path.is_dir()).items():
+            os.environ.setdefault(name, value)
+        try:
+            import vllm  # noqa: F401, PLC0415
+        except ImportError as error:
+            raise EngineUnavailable(
+                f"the vllm engine can't be imported ({error}). For a GPU: pip install 'gleaner[gpu]'; for a CPU: "
+                "make setup ENGINE=vllm; or set GLEANER_ENGINE=stub to try everything but the model."
+            ) from None
+        self._thread.start()
+        try:
+            self.run(self._build())
+        except Exception as error:
+            raise EngineUnavailable(
+                f"vLLM could not start {self._settings.model_path or self._settings.model}: {_cause(error)}"
+            ) from error
+
+    def _environment(self, local_model: bool) -> dict[str, str]:
+        return {
+            # A forked engine core would inherit Celery's threads and a CUDA context that it can't use.
+            "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
+            "VLLM_LOGGING_LEVEL": "WARNING",
+            "VLLM_NO_USAGE_STATS": "1",
+            # Batches are tokenized by the Rust library's own threads, and nothing forks after them.
+            "TOKENIZERS_PARALLELISM": "true",
+            **({"HF_HUB_OFFLINE": "1"} if local_model else {}),
+            **PROFILES[self._settings.engine_profile].environment,
+        }
+
+    async def _build(self) -> None:
+        from vllm import __version__  # noqa: PLC0415
+        from vllm.engine.arg_utils import AsyncEngineArgs  # noqa: PLC0415
+        from vllm.usage.usage_lib import UsageContext  # noqa: PLC0415
+        from vllm.v1.engine.async_llm import AsyncLLM  # noqa: PLC0415
+
+        arguments = engine_arguments(self._settings)
+        self._llm = AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments), usage_context=UsageContext.LLM_CLASS)
+        tokenizer = self._llm.get_tokenizer()
+        self._chat = ChatTokenizer(tokenizer, self._settings.chat_template_kwargs)
+        config = self._llm.vllm_config
+        self._info = EngineInfo(
+            engine="vllm",
+            version=__version__,
+            model=self._settings.model,
+            model_path=arguments["model"],
+            revision=arguments["revision"],
+            max_model_len=config.model_config.max_model_len,
+            max_num_seqs=config.scheduler_config.max_num_seqs,
+            structured_backend=arguments["structured_outputs_config"]["backend"],
+            arguments={name: value for name, value in arguments.items() if name not in ("model", "revision")},
+        )
+
+    @property
+    def info(self) -> EngineInfo:
+        return self._info
+
+    def encode(self, system_prompt: str, user_texts: Sequence[str]) -> list[list[int]]:
+        return self._chat.encode(system_prompt, user_texts)
+
+    def offsets(self, text: str) -> list[int]:
+        return self._chat.offsets(text)
+
+    def submit(self, request: Request) -> Future[Generation]:
+        return asyncio.run_coroutine_threadsafe(self.generate(request), self._loop)
+
+    async def generate(self, request: Request) -> Generation:
+        """:meth:`submit` for those who are on the engine's loop already."""
+        from vllm.exceptions import VLLMClientError  # noqa: PLC0415
+        from vllm.inputs.engine import tokens_input  # noqa: PLC0415
+        from vllm.sampling_params import RequestOutputKind, SamplingParams, StructuredOutputsParams  # noqa: PLC0415
+        from vllm.v1.engine.exceptions import EngineDeadError  # noqa: PLC0415
+
+        final = None
+        try:
+            parameters = SamplingParams(
+                max_tokens=request.max_tokens,
+                temperature=request.temperature,
+                top_p=request.top_p,
+                seed=request.seed,
+                structured_outputs=StructuredOutputsParams(json=request.schema_text),
+                output_kind=RequestOutputKind.FINAL_ONLY,
+            )
+            stream = self._llm.generate(
+                tokens_input(list(request.prompt_tokens)), parameters, request_id=str(next(self._numbers))
+            )
+            async for output in stream:
+                final = output
+        except EngineDeadError as error:
+            raise EngineLost(str(error)) from None
+        except (VLLMClientError, ValueError, TypeError) as error:
+            # Said before the request reaches the core: the same prompt would be refused again.
+            raise RowFinal(Outcome.REJECTED, Reason.REFUSED, _cause(error)) from None
+        except Exception as error:
+            if self.lost:
+                raise EngineLost(str(error)) from None
+            raise RequestFailed(_cause(error)) from error
+        if final is None:
+            raise RequestFailed("the engine ended the request without an output")
+        completion = final.outputs[0]
+        if completion.finish_reason in (None, "abort", "error"):
+            raise RequestFailed(f"the engine ended the request: {completion.finish_reason}")
+        return Generation(
+            text=completion.text,
+            finish_reason=completion.finish_reason,
+            output_tokens=len(completion.token_ids),
+            cached_tokens=final.num_cached_tokens or 0,
+        )
+
+    @property
+    def lost(self) -> bool:
+        return self._llm is not None and not self._closed and bool(self._llm.errored)
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        if self._llm is not None:
+            with contextlib.suppress(TimeoutError):
+                self.run(self._shut_down(), timeout=CLOSE_TIMEOUT_S)
+            # Now, not when the interpreter takes its modules apart: vLLM shuts down once more as it is collected.
+            self._llm = None
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(timeout=CLOSE_TIMEOUT_S)
+
+    async def _shut_down(self) -> None:
+        self._llm.shutdown()
+
+    def run(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
+        """Run a coroutine on the engine's loop and wait for it, from another thread."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout)
+
+
+def _cause(error: BaseException) -> str:
+    """One line: the innermost cause, which names the setting; what wraps it only says that starting failed."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__

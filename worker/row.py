@@ -1,0 +1,205 @@
+"""One document on its way to its row: request, validation, tries, outcome. No threads and no services in here."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any
+
+from jsonschema import Draft202012Validator
+from pydantic import ValidationError
+
+from schemas.jsontext import any_string, make_storable, parse_json, storable
+from schemas.label_spec import LabelSpec
+from schemas.outcomes import Outcome, Reason, RequestFailed, RowFinal
+from worker.engine.base import Generation, Request
+
+#: Temperature of a further try when the spec is greedy: the same sampling would give the same fault again.
+RETRY_TEMPERATURE = 0.7
+#: Tries for a row whose output meets its limit: the first has all the room there is, so a third would be for nothing.
+TRUNCATED_ATTEMPTS = 2
+#: Characters of an error's words kept on a row.
+REASON_CHARS = 500
+
+
+@dataclass(slots=True)
+class Row:
+    """A row as it is written; see the table ``labels`` for the fields."""
+
+    ordinal: int
+    outcome: str
+    label: Any = None
+    reason_code: str | None = None
+    reason: str | None = None
+    raw_output: str | None = None
+    finish_reason: str | None = None
+    prompt_tokens: int | None = None
+    dropped_tokens: int = 0
+    parts: int = 1
+    output_tokens: int | None = None
+    cached_tokens: int | None = None
+    tries: int = 0
+    latency_s: float | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """The fields by column name."""
+        return asdict(self)
+
+
+def final_row(ordinal: int, final: RowFinal, **known: Any) -> Row:
+    """The row of a document that ends without a label. Text that Postgres can't store is made storable."""
+    raw = known.pop("raw_output", None)
+    return Row(
+        ordinal,
+        final.outcome,
+        reason_code=final.code,
+        reason=make_storable(final.reason)[:REASON_CHARS],
+        raw_output=None if raw is None else make_storable(raw),
+        **known,
+    )
+
+
+class LabelCheck:
+    """Validates outputs against one label spec: JSON, JSON Schema, then the pydantic class if it is installed here."""
+
+    def __init__(self, spec: LabelSpec) -> None:
+        self._validator = Draft202012Validator(spec.json_schema, format_checker=Draft202012Validator.FORMAT_CHECKER)
+        self._model = spec.model_class()
+
+    def label(self, text: str) -> Any:
+        """The label in an output.
+
+        :raises RowFinal: ``invalid`` with ``not_json``, ``bad_characters`` or ``schema_mismatch``.
+        """
+        try:
+            label = parse_json(text)
+        except ValueError as error:
+            raise RowFinal(Outcome.INVALID, Reason.NOT_JSON, str(error)) from None
+        return self.validated(label)
+
+    def validated(self, label: Any) -> Any:
+        """The label, checked; raises as :meth:`label` does."""
+        if any_string(label, lambda value: not storable(value)):
+            raise RowFinal(Outcome.INVALID, Reason.BAD_CHARACTERS, "a NUL or a lone surrogate in the output")
+        fault = next(iter(self._validator.iter_errors(label)), None)
+        if fault is not None:
+            raise RowFinal(Outcome.INVALID, Reason.SCHEMA_MISMATCH, f"{fault.json_path}: {fault.message}")
+        if self._model is None:
+            return label
+        try:
+            return self._model.model_validate(label).model_dump(mode="json", by_alias=True)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(str(part) for part in first["loc"])
+            raise RowFinal(Outcome.INVALID, Reason.SCHEMA_MISMATCH, f"$.{where}: {first['msg']}") from None
+
+
+@dataclass(frozen=True)
+class RowRules:
+    """What the rows of one chunk share."""
+
+    spec: LabelSpec
+    check: LabelCheck
+    max_model_len: int  #: tokens of prompt and output together
+    attempts: int  #: tries for one row
+    seed: int
+
+    @cached_property
+    def schema_text(self) -> str:
+        return self.spec.schema_text
+
+    @cached_property
+    def max_output_tokens(self) -> int:
+        return self.spec.max_output_tokens
+
+    @cached_property
+    def reserved_output_tokens(self) -> int:
+        return self.spec.reserved_output_tokens
+
+    def excess(self, prompt_tokens: int) -> int:
+        """Tokens that a prompt has too many: it must leave room in the context for a label. 0 or less: it fits."""
+        return prompt_tokens + self.reserved_output_tokens - self.max_model_len
+
+
+class RowInFlight:
+    """A document whose prompt is at the engine, or about to be."""
+
+    def __init__(
+        self,
+        rules: RowRules,
+        ordinal: int,
+        prompt_tokens: Sequence[int],
+        *,
+        dropped_tokens: int = 0,
+        collect: Callable[[Row], Row | None] | None = None,
+    ) -> None:
+        """
+        :param prompt_tokens: a prompt that fits.
+        :param dropped_tokens: tokens of the document that were cut off to make it fit.
+        :param collect: for one part of a document: takes the part's row, gives the document's once all parts are there.
+        """
+        self.ordinal = ordinal
+        self.collect = collect
+        self._rules = rules
+        self._prompt_tokens = prompt_tokens
+        self._dropped_tokens = dropped_tokens
+        self._max_tokens = min(rules.max_output_tokens, rules.max_model_len - len(prompt_tokens))
+        self._tries = 0
+        self._latency_s = 0.0
+
+    def request(self) -> Request:
+        """The next try's request. The first is sampled as the spec says; a further one differs by seed and warmth."""
+        sampling = self._rules.spec.sampling
+        self._tries += 1
+        return Request(
+            prompt_tokens=self._prompt_tokens,
+            schema_text=self._rules.schema_text,
+            max_tokens=self._max_tokens,
+            temperature=sampling.temperature if self._tries == 1 else max(sampling.temperature, RETRY_TEMPERATURE),
+            top_p=sampling.top_p,
+            seed=self._rules.seed + self._tries - 1,
+        )
+
+    def take(self, generation: Generation, latency_s: float) -> Row | None:
+        """The row that a generation makes, or None when the row deserves another try."""
+        self._latency_s += latency_s
+        known: dict[str, Any] = {
+            "finish_reason": generation.finish_reason,
+            "output_tokens": generation.output_tokens,
+            "cached_tokens": generation.cached_tokens,
+        }
+        try:
+            if generation.finish_reason == "length":
+                raise RowFinal(
+                    Outcome.TRUNCATED,
+                    Reason.OUTPUT_LIMIT,
+                    f"the output was cut at {generation.output_tokens} tokens",
+                )
+            label = self._rules.check.label(generation.text)
+        except RowFinal as final:
+            attempts = self._rules.attempts
+            if final.outcome == Outcome.TRUNCATED:
+                attempts = min(attempts, TRUNCATED_ATTEMPTS)
+            if self._tries < attempts:
+                return None
+            return self._end(final, raw_output=generation.text, **known)
+        return Row(self.ordinal, Outcome.OK, label=label, **self._figures(), **known)
+
+    def fail(self, error: RowFinal | RequestFailed, latency_s: float) -> Row | None:
+        """The row that a failed request makes, or None when the row deserves another try."""
+        self._latency_s += latency_s
+        if isinstance(error, RowFinal):
+            return self._end(error)
+        if self._tries < self._rules.attempts:
+            return None
+        return self._end(RowFinal(Outcome.FAILED, Reason.ENGINE_ERROR, str(error)))
+
+    def _end(self, final: RowFinal, **known: Any) -> Row:
+        return final_row(self.ordinal, final, **self._figures(), **known)
+
+    def _figures(self) -> dict[str, Any]:
+        return {
+            "prompt_tokens": len(self._prompt_tokens),
+            "dropped_tokens": self._dropped_tokens,
+            "tries": self._tries,
+            "latency_s": round(self._latency_s, 4),
+        }
