@@ -60,7 +60,7 @@ class Reading:
 
 
 @dataclass
-class _Rate:
+class RowRate:
     """Rows a second over a moving window."""
 
     points: deque[tuple[float, int]] = field(default_factory=deque)
@@ -86,7 +86,7 @@ class Watcher:
         self._settings = settings
         self._job_id = job_id
         self._lost = lost
-        self._rate = _Rate()
+        self._rate = RowRate()
 
     def readings(self) -> Iterator[Reading]:
         """A reading at once and then one a poll; the last has ``ended``. The consumer may stop at any time.

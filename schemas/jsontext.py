@@ -34,14 +34,17 @@ def _finite(number: str) -> float:
     return value
 
 
-def parse_json(text: str | bytes) -> Any:
+def parse_json(text: str | bytes, *, raw_controls: bool = False) -> Any:
     """Parse strictly: NaN, Infinity and numbers that become it (1e400) raise :class:`NonFiniteNumber`, other faults
     ``ValueError``.
 
     Text nested over :data:`MAX_NESTING` levels raises ``ValueError`` too.
+
+    :param raw_controls: take line ends, tabs and other control characters that stand in strings as they are: grammars
+        of structured output let models write them, and what they mean is plain.
     """
     try:
-        value = json.loads(text, parse_constant=_refuse, parse_float=_finite)
+        value = json.loads(text, parse_constant=_refuse, parse_float=_finite, strict=not raw_controls)
     except RecursionError:
         raise ValueError("nested too deeply") from None
     if nested_over(value, MAX_NESTING):

@@ -1,4 +1,5 @@
 import json
+import re
 
 import pytest
 
@@ -146,7 +147,7 @@ UNSUPPORTED_USES = {
 
 #: name: field, words of the finding.
 REFUSED = {
-    **{f"keyword {keyword}": (field, rf"`\{keyword}`" if keyword[0] == "$" else f"`{keyword}`") for keyword, field in UNSUPPORTED_USES.items()},
+    **{f"keyword {name}": (field, f"`{re.escape(name)}`") for name, field in UNSUPPORTED_USES.items()},
     **{
         f"format {name}": ({"type": "string", "format": name}, f"`format` '{name}'")
         for name in ("regex", "idn-email", "iri", "password", "int64", "json-pointer", "relative-json-pointer")

@@ -108,6 +108,7 @@ def test_token_budget_is_never_more_than_a_label_can_need() -> None:
         ('{"n": NaN}', Reason.NOT_JSON),
         ('{"n": 1e999}', Reason.NOT_JSON),
         ('{"n": "1"}', Reason.SCHEMA_MISMATCH),
+        ('{"n": true}', Reason.SCHEMA_MISMATCH),
         ('{"n": 1, "more": 2}', Reason.SCHEMA_MISMATCH),
         ("{}", Reason.SCHEMA_MISMATCH),
         ("[]", Reason.SCHEMA_MISMATCH),
@@ -124,6 +125,17 @@ def test_characters_that_postgres_cannot_store_are_flagged(text: str) -> None:
     with pytest.raises(RowFinal) as wrong:
         LabelCheck(plain_spec(s={"type": "string"})).label(text)
     assert wrong.value.code == Reason.BAD_CHARACTERS
+
+
+def test_a_whole_number_written_as_a_fraction_is_none() -> None:
+    check = LabelCheck(plain_spec(n={"type": "integer"}))
+    assert check.label('{"n": 3}') == {"n": 3}
+    with pytest.raises(RowFinal):
+        check.label('{"n": 3.0}')
+
+
+def test_raw_line_ends_and_tabs_in_a_string_are_taken() -> None:
+    assert LabelCheck(plain_spec(s={"type": "string"})).label('{"s": "a\n\tb"}') == {"s": "a\n\tb"}
 
 
 def test_a_date_that_is_none_is_caught_before_a_typed_view_reads_it() -> None:

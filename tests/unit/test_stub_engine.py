@@ -38,6 +38,7 @@ def test_answers_are_valid_labels(name: str) -> None:
         {"anyOf": [{"type": "string", "maxLength": 3}, {"type": "null"}]},
         {"type": ["null", "boolean"]},
         {"const": 4},
+        {"type": "array", "prefixItems": [{"type": "boolean"}, {"const": 1}], "items": False, "minItems": 2},
         {"type": "object", "properties": {"x": {"type": "boolean"}}, "required": ["x"], "additionalProperties": False},
     ],
 )

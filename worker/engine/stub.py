@@ -117,7 +117,7 @@ def _value(schema: dict[str, Any]) -> Any:
     if kind == "array":
         first = [_value(item) for item in schema.get("prefixItems", [])]
         more = max(0, schema.get("minItems", 0) - len(first))
-        return first + [_value(schema["items"])] * more
+        return first + ([_value(schema["items"])] * more if more else [])
     if kind == "string":
         text = _BY_FORMAT.get(schema.get("format", ""), "stub")
         return text[: schema.get("maxLength", len(text))].ljust(schema.get("minLength", 0), "x")

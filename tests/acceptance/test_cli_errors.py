@@ -1,0 +1,171 @@
+"""Bad input as a user types it: one line that names the thing and the remedy, an exit code, nothing half-written."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from schemas.database import Connection
+from schemas.settings import Settings
+
+#: What loading writes to.
+TABLES = ("corpora", "documents", "corpus_rejects", "label_specs", "jobs", "chunks")
+
+
+@pytest.fixture
+def corpus(write_corpus: Callable) -> Path:
+    return write_corpus([{"id": 1, "text": "t", "abstract": "a"}, {"id": 2, "text": "t"}], name="good.jsonl")
+
+
+@pytest.fixture
+def fails(run_cli: Callable, database: Connection, published: Callable) -> Callable[..., str]:
+    """Runs a call that must fail: returns its error, after checking its form and that nothing was written."""
+
+    def call(code: int, *args: str | Path, env: dict[str, str] | None = None) -> str:
+        done = run_cli(*args, env=env)
+        assert (done.returncode, done.stdout) == (code, ""), done.stderr
+        assert done.stderr.startswith("error: ")
+        assert done.stderr.count("\n") == 1
+        assert "Traceback" not in done.stderr
+        for table in TABLES:
+            found = database.execute(f"SELECT count(*) AS n FROM gleaner.{table}").fetchone()  # type: ignore[arg-type]
+            assert found == {"n": 0}, table
+        assert published() == []
+        return done.stderr
+
+    return call
+
+
+def assert_says(error: str, *words: str) -> None:
+    for word in words:
+        assert word in error
+
+
+def test_a_missing_file(fails: Callable) -> None:
+    assert_says(fails(2, "enqueue", "nowhere.jsonl", "--schema", "papers"), "no file nowhere.jsonl", "check the path")
+
+
+def test_an_empty_file(fails: Callable, write_corpus: Callable) -> None:
+    error = fails(2, "enqueue", write_corpus([]), "--schema", "papers")
+    assert_says(error, "corpus.jsonl is empty", "at least one document")
+
+
+def test_a_file_of_blank_lines(fails: Callable, write_corpus: Callable) -> None:
+    assert_says(fails(2, "enqueue", write_corpus(["", " "]), "--schema", "papers"), "holds no record")
+
+
+def test_a_folder(fails: Callable, tmp_path: Path) -> None:
+    assert_says(fails(2, "enqueue", tmp_path, "--schema", "papers"), "is a folder: give a file")
+
+
+def test_a_file_that_is_not_jsonl(fails: Callable, write_corpus: Callable) -> None:
+    error = fails(2, "enqueue", write_corpus(["id,text", "1,hello"]), "--schema", "papers")
+    assert_says(error, "2 invalid_json", "on line 1: Expecting value")
+
+
+def test_an_unknown_field(fails: Callable, corpus: Path) -> None:
+    error = fails(2, "enqueue", corpus, "--schema", "papers", "--text-field", "abstrakt")
+    assert_says(error, "--text-field: no record has a field 'abstrakt'", "Did you mean 'abstract'?", "'id', 'text'")
+
+
+def test_an_unknown_schema(fails: Callable, corpus: Path) -> None:
+    assert_says(fails(2, "enqueue", corpus, "--schema", "paper"), "unknown schema 'paper'", "packages, papers")
+
+
+def test_a_missing_schema_file(fails: Callable, corpus: Path) -> None:
+    assert_says(fails(2, "enqueue", corpus, "--schema", "labels.json"), "labels.json", "No such file")
+
+
+def test_a_schema_that_the_engine_can_not_constrain(fails: Callable, corpus: Path, tmp_path: Path) -> None:
+    schema = tmp_path / "odd.json"
+    schema.write_text(
+        json.dumps({"type": "object", "properties": {"n": {"type": "integer", "multipleOf": 3}}, "required": ["n"]})
+    )
+    assert_says(fails(2, "enqueue", corpus, "--schema", schema), "$.n", "multipleOf", "drop it")
+
+
+def test_a_broken_template(fails: Callable, corpus: Path) -> None:
+    error = fails(2, "enqueue", corpus, "--schema", "papers", "--template", "no document")
+    assert_says(error, "{text} exactly once")
+
+
+def test_a_template_with_an_unknown_field(fails: Callable, corpus: Path) -> None:
+    error = fails(2, "enqueue", corpus, "--schema", "papers", "--template", "{titel} {text}")
+    assert_says(error, "the template: no record has a field 'titel'", "'abstract'")
+
+
+def test_a_prompt_given_twice_and_one_that_is_missing(fails: Callable, corpus: Path) -> None:
+    call = ["enqueue", corpus, "--schema", "papers", "--prompt-file", "prompt.txt"]
+    assert_says(fails(2, *call, "--prompt", "p"), "--prompt and --prompt-file")
+    assert_says(fails(2, *call), "--prompt-file prompt.txt", "No such file")
+
+
+def test_an_impossible_chunk_size(fails: Callable, corpus: Path) -> None:
+    assert_says(fails(2, "enqueue", corpus, "--schema", "papers", "--chunk-size", "0"), "--chunk-size", "greater")
+
+
+def test_an_unknown_setting(fails: Callable, corpus: Path) -> None:
+    error = fails(2, "enqueue", corpus, "--schema", "papers", env={"GLEANER_CHUNKSIZE": "5"})
+    assert_says(error, "GLEANER_CHUNKSIZE is no setting", "GLEANER_CHUNK_SIZE")
+
+
+@pytest.mark.parametrize(
+    "command", [["enqueue", "good", "--schema", "papers"], ["status"], ["watch", "1"], ["db", "upgrade"]]
+)
+def test_no_database_server(fails: Callable, corpus: Path, command: list[str]) -> None:
+    call = [corpus if word == "good" else word for word in command]
+    error = fails(1, *call, env={"GLEANER_DATABASE_URL": "postgresql://gleaner:hidden@127.0.0.1:1/gleaner"})
+    assert_says(error, "no connection to Postgres at gleaner@127.0.0.1:1/gleaner", "refused", "GLEANER_DATABASE_URL")
+    assert "hidden" not in error
+
+
+def test_a_database_that_does_not_exist(fails: Callable, corpus: Path, settings: Settings) -> None:
+    url = settings.database_url.get_secret_value().rpartition("/")[0] + "/nowhere"
+    error = fails(1, "enqueue", corpus, "--schema", "papers", env={"GLEANER_DATABASE_URL": url})
+    assert_says(error, 'database "nowhere" does not exist', "GLEANER_DATABASE_URL")
+
+
+def test_a_wrong_password(fails: Callable, corpus: Path, settings: Settings) -> None:
+    parts = psycopg.conninfo.conninfo_to_dict(settings.database_url.get_secret_value())
+    url = f"postgresql://gleaner:wrong-one@127.0.0.1:{parts['port']}/{parts['dbname']}"
+    error = fails(1, "enqueue", corpus, "--schema", "papers", env={"GLEANER_DATABASE_URL": url})
+    assert_says(error, "password authentication failed", "GLEANER_DATABASE_URL")
+    assert "wrong-one" not in error
+
+
+def test_a_database_url_that_is_none(fails: Callable, corpus: Path) -> None:
+    error = fails(1, "enqueue", corpus, "--schema", "papers", env={"GLEANER_DATABASE_URL": "not a url"})
+    assert_says(error, "GLEANER_DATABASE_URL")
+
+
+@pytest.mark.parametrize("command", [["enqueue", "good", "--schema", "papers"], ["status"], ["watch", "1"], ["jobs"]])
+def test_a_database_without_tables(fails: Callable, corpus: Path, empty_database_url: str, command: list[str]) -> None:
+    call = [corpus if word == "good" else word for word in command]
+    assert_says(fails(1, *call, env={"GLEANER_DATABASE_URL": empty_database_url}), "run `producer db upgrade`")
+
+
+def test_no_broker(fails: Callable, corpus: Path) -> None:
+    error = fails(1, "enqueue", corpus, "--schema", "papers", env={"GLEANER_BROKER_URL": "redis://127.0.0.1:1/0"})
+    assert_says(error, "no connection to the broker at 127.0.0.1:1", "GLEANER_BROKER_URL")
+
+
+def test_a_wrong_broker_password(fails: Callable, corpus: Path, settings: Settings) -> None:
+    address = settings.broker_url.get_secret_value().rpartition("@")[2]
+    env = {"GLEANER_BROKER_URL": f"redis://:wrong-one@{address}"}
+    error = fails(1, "enqueue", corpus, "--schema", "papers", env=env)
+    assert_says(error, "no connection to the broker", "GLEANER_BROKER_URL")
+    assert "wrong-one" not in error
+
+
+@pytest.mark.parametrize("command", ["status", "watch"])
+def test_an_unknown_job(fails: Callable, command: str) -> None:
+    assert_says(fails(2, command, "7"), "no job 7", "there is none yet", "producer enqueue")
+
+
+def test_wrong_use_exits_2(run_cli: Callable, corpus: Path) -> None:
+    for call in (["enqueue", corpus], ["enqueue"], ["enqueu"], ["status", "x"], ["enqueue", corpus, "--no-such-flag"]):
+        done = run_cli(*call)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "Traceback" not in done.stderr

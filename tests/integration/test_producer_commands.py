@@ -1,0 +1,242 @@
+"""The commands as a user types them, over a real database and broker."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from psycopg.types.json import Jsonb
+
+from producer.cli import COMMANDS
+from producer.jobs import create_job, freeze_label_spec
+from producer.loader import load_corpus
+from producer.progress import silent
+from producer.readers import open_reader
+from producer.records import FieldMapping
+from schemas.database import Connection, queries
+from schemas.label_spec import load_label_spec
+from schemas.settings import Settings
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"kind": {"enum": ["a", "b"]}, "words": {"type": "string"}},
+    "required": ["kind", "words"],
+}
+
+
+@pytest.fixture
+def job_id(database: Connection, settings: Settings, write_corpus: Callable) -> int:
+    """A job of four documents in two chunks, of a corpus with 3,000 rejects."""
+    rows = [{"id": n, "text": "t"} for n in range(4)] + ["broken"] * 3000
+    corpus = load_corpus(
+        database, open_reader(str(write_corpus(rows)), settings), FieldMapping("id", "text"), "c", settings, silent
+    )
+    spec = freeze_label_spec(database, load_label_spec("papers")[0])
+    return create_job(database, corpus, spec, settings.model, 2).id
+
+
+def finish(database: Connection, job_id: int, state: str = "done") -> None:
+    counts = dict.fromkeys(("truncated", "invalid", "rejected", "failed", "cancelled"), 0)
+    database.execute(
+        "UPDATE gleaner.jobs SET state = %s, started_at = created_at, finished_at = created_at + interval '2 s',"
+        " final_counts = %s WHERE id = %s",
+        [state, Jsonb({"ok": 4, **counts}), job_id],
+    )
+
+
+def test_enqueue_reports_and_the_same_again_changes_nothing(
+    run_cli: Callable, write_corpus: Callable, published: Callable, tmp_path: Path, database: Connection
+) -> None:
+    schema = tmp_path / "kinds.schema.json"
+    schema.write_text(json.dumps(SCHEMA))
+    path = write_corpus([{"key": n, "body": f"t{n}", "title": "x"} for n in range(5)] + ["broken"])
+    call = ["enqueue", path, "--schema", schema, "--id-field", "key", "--text-field", "body", "--chunk-size", "2"]
+    call += ["--template", "{title}: {text}", "--prompt", "Say what it is.", "--name", "my corpus", "--model", "m/2"]
+    first = run_cli(*call, "--json")
+    assert (first.returncode, first.stderr) == (0, "")
+    summary = json.loads(first.stdout)
+    assert first.stdout.count("\n") == 1
+    expected = {
+        "job_id": 1,
+        "created": True,
+        "corpus": "my corpus",
+        "documents": 5,
+        "rejected": 1,
+        "rejects": {"invalid_json": 1},
+        "label_spec": "kinds",
+        "version": 1,
+        "chunks": 3,
+        "published": 3,
+    }
+    assert {key: summary[key] for key in expected} == expected
+    assert summary["first_rejects"][0]["line"] == 6
+    again = run_cli(*call)
+    assert (again.returncode, again.stderr) == (0, "")
+    for words in (
+        "Corpus my corpus was loaded before: 5 documents",
+        "1 record rejected: 1 invalid_json",
+        "line 6: invalid_json: Expecting value at character 1",
+        "Label spec kinds_v1: 2 fields",
+        "$.words: no maxLength",
+        "Job 1 continued: 3 chunks, 3 published",
+        "producer watch 1",
+    ):
+        assert words in again.stdout
+    job = database.execute("SELECT count(*) AS jobs, min(model) AS model FROM gleaner.jobs").fetchone()
+    assert job == {"jobs": 1, "model": "m/2"}
+    assert published() == []  # they wait in the queue of model m/2
+
+
+def test_enqueue_closes_a_job_that_only_lacked_that(
+    run_cli: Callable, write_corpus: Callable, database: Connection
+) -> None:
+    path = write_corpus([{"id": 1, "text": "t"}])
+    assert run_cli("enqueue", path, "--schema", "papers").returncode == 0
+    database.execute("UPDATE gleaner.chunks SET state = 'done'")
+    again = run_cli("enqueue", path, "--schema", "papers")
+    assert again.returncode == 0
+    assert "Job 1 is done: nothing left to publish" in again.stdout
+
+
+def test_status_shows_the_ledger_and_fails_when_it_does_not_balance(
+    run_cli: Callable, job_id: int, database: Connection
+) -> None:
+    shown = run_cli("status", str(job_id), "--rejects")
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert "Ledger: 4 total = 4 pending + 0 ok" in shown.stdout
+    assert "Chunks: 2 queued" in shown.stdout
+    assert shown.stdout.count("invalid_json: Expecting value") == 3000
+    database.execute("UPDATE gleaner.chunks SET state = 'done', last_error = 'it broke' WHERE chunk_no = 0")
+    unbalanced = run_cli("status", str(job_id))
+    assert unbalanced.returncode == 1
+    assert "NOT BALANCED" in unbalanced.stdout
+    assert "chunk 0 (done, attempt 0): it broke" in unbalanced.stdout
+    as_json = run_cli("status", str(job_id), "--json")
+    assert as_json.returncode == 1
+    status = json.loads(as_json.stdout)
+    assert status["balanced"] is False
+    assert status["ledger"]["pending"] == 2
+    assert status["rejects"] == {"invalid_json": 3000}
+
+
+def test_jobs_are_listed(run_cli: Callable, job_id: int, database: Connection) -> None:
+    live = json.loads(run_cli("status", "--json").stdout)
+    assert [job["id"] for job in live["jobs"]] == [job_id]
+    assert live["totals"]["pending"] == 4
+    finish(database, job_id)
+    assert "No live job" in run_cli("status").stdout
+    assert f"{job_id}    done" in run_cli("jobs").stdout
+    (listed,) = json.loads(run_cli("jobs", "--json").stdout)["jobs"]
+    assert (listed["state"], listed["counts"]["ok"], listed["rows_per_s"]) == ("done", 4, 2.0)
+
+
+@pytest.mark.parametrize(("state", "code"), [("done", 0), ("cancelled", 1)])
+def test_watch_ends_with_the_job(run_cli: Callable, job_id: int, database: Connection, state: str, code: int) -> None:
+    finish(database, job_id, state)
+    watched = run_cli("watch", str(job_id), "--json")
+    assert watched.returncode == code, watched.stderr
+    assert json.loads(watched.stdout)["state"] == state
+
+
+def test_watch_ends_at_its_timeout(run_cli: Callable, job_id: int) -> None:
+    watched = run_cli("watch", str(job_id), "--timeout", "0")
+    assert watched.returncode == 1
+    assert f"job {job_id} queued: 0 of 4 rows" in watched.stdout
+    assert "error: job 1 has not ended in 0 s" in watched.stderr
+
+
+def test_watch_survives_a_lost_connection(start_cli: Callable, job_id: int, database: Connection) -> None:
+    process = start_cli("watch", str(job_id), "--json")
+    assert json.loads(process.stdout.readline())["state"] == "queued"
+    ended = database.execute(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+        " WHERE application_name = 'gleaner producer watch' AND datname = current_database()"
+    ).fetchall()
+    assert len(ended) == 1
+    finish(database, job_id)
+    stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 0, stderr
+    assert json.loads(stdout.splitlines()[-1])["state"] == "done"
+    assert stderr.count("the connection to Postgres was lost") == 1
+
+
+def test_watch_is_left_by_an_interrupt(start_cli: Callable, job_id: int) -> None:
+    process = start_cli("watch", str(job_id), "--json")
+    process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert stderr.startswith("error: interrupted")
+
+
+def test_a_reader_that_has_had_enough_makes_no_noise(start_cli: Callable, job_id: int) -> None:
+    process = start_cli("status", str(job_id), "--rejects", env={"PYTHONUNBUFFERED": "1"})
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.stderr.read() == ""
+    assert process.wait(timeout=60) == 1
+
+
+def test_schemas_are_listed_and_shown(run_cli: Callable, job_id: int) -> None:
+    listed = json.loads(run_cli("schemas", "--json").stdout)
+    assert set(listed["builtin"]) == {"packages", "papers"}
+    assert [(row["name"], row["version"], row["jobs"]) for row in listed["frozen"]] == [("papers", 1, 1)]
+    plain = run_cli("schemas")
+    assert "papers_v1" in plain.stdout
+    frozen = json.loads(run_cli("schemas", "show", "papers_v1").stdout)
+    builtin = json.loads(run_cli("schemas", "show", "papers").stdout)
+    assert frozen == builtin
+    assert list(frozen["properties"])[0] == "scaling_domain"
+    unknown = run_cli("schemas", "show", "papers_v9")
+    assert unknown.returncode == 2
+    assert "no label schema 'papers_v9'" in unknown.stderr
+
+
+def test_doctor_checks_everything_and_prints_no_secret(run_cli: Callable, settings: Settings) -> None:
+    passwords = [
+        url.get_secret_value().split(":")[2].split("@")[0] for url in (settings.database_url, settings.broker_url)
+    ]
+    well = run_cli("doctor")
+    assert (well.returncode, well.stderr) == (0, "")
+    assert well.stdout.count("ok     ") == 3
+    ill = run_cli("doctor", "--json", env={"GLEANER_BROKER_URL": "redis://127.0.0.1:1/0"})
+    assert ill.returncode == 1
+    report: dict[str, Any] = json.loads(ill.stdout)
+    assert [check["ok"] for check in report["checks"]] == [True, True, False]
+    assert {setting["name"] for setting in report["settings"]} >= {"GLEANER_DATABASE_URL", "GLEANER_MODEL"}
+    for password in passwords:
+        assert password not in well.stdout + ill.stdout
+
+
+def test_db_upgrades_a_new_database(run_cli: Callable, empty_database_url: str) -> None:
+    env = {"GLEANER_DATABASE_URL": empty_database_url}
+    assert json.loads(run_cli("db", "current", "--json", env=env).stdout)["revision"] is None
+    assert run_cli("db", "check", env=env).returncode == 1
+    up = run_cli("db", "upgrade", env=env)
+    assert (up.returncode, up.stderr) == (0, "")
+    assert "brought from revision none to" in up.stdout
+    assert "nothing to do" in run_cli("db", "upgrade", env=env).stdout
+    assert json.loads(run_cli("db", "check", "--json", env=env).stdout)["as_needed"] is True
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_with_an_example(command: str) -> None:
+    shown = subprocess.run(
+        [sys.executable, "-m", "producer", command, "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ,
+    )
+    assert f"Example: producer {command}" in shown.stdout
+
+
+def test_the_producer_starts_without_an_engine() -> None:
+    code = f"import sys; import {', '.join(COMMANDS.values())}; print(*[m for m in ('torch', 'vllm', 'worker', 'ops') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""
