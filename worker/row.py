@@ -71,7 +71,7 @@ class LabelCheck:
     """Validates outputs against one label spec: JSON, JSON Schema, then the pydantic class if it is installed here."""
 
     def __init__(self, spec: LabelSpec) -> None:
-        self._validator = Draft202012Validator(spec.json_schema, format_checker=Draft202012Validator.FORMAT_CHECKER)
+        self._validator = _Validator(spec.json_schema, format_checker=Draft202012Validator.FORMAT_CHECKER)
         self._model = spec.model_class()
 
     def label(self, text: str) -> Any:
