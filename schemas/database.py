@@ -47,9 +47,11 @@ def database_address(settings: Settings) -> str:
 
 def unavailable(settings: Settings, error: Exception) -> DatabaseUnavailable:
     """The error to show for a failed connection."""
-    cause = str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
+    # libpq's indented lines are hints; of several hosts tried, the last line is the last one's.
+    lines = [line.strip() for line in str(error).splitlines() if line.strip() and not line.startswith("\t")]
+    cause = lines[-1] if lines else type(error).__name__
     return DatabaseUnavailable(
-        f"no connection to Postgres at {database_address(settings)}: {cause}. "
+        f"no connection to Postgres at {database_address(settings)}: {cause.rstrip('.')}. "
         "Start it (`make up` for a local one) or set GLEANER_DATABASE_URL."
     )
 

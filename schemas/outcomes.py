@@ -76,5 +76,9 @@ class EngineLost(Exception):
     """The engine is gone: give chunks back and leave, so that the supervisor starts a new worker."""
 
 
+class CanaryFailed(Exception):
+    """The engine does not keep to the label schema, or thinks aloud: nothing of this job is labelled with it."""
+
+
 class LeaseLost(Exception):
     """Another worker holds this chunk now: stop, and write nothing more for it."""

@@ -111,6 +111,13 @@ class Settings(BaseSettings):
         ge=1,
         description="Claims of a chunk after which an error that is no row's leaves it to `producer enqueue`.",
     )
+    memory_limit_gib: float | None = Field(
+        None,
+        gt=0,
+        description="GiB of host memory (resident, this process and its children) above which a worker finishes its "
+        "chunks and exits 75, to be started anew. Off by default, because models differ; set it to about twice what "
+        "`worker check` shows: engines have leaked host memory on long runs.",
+    )
     shutdown_s: float = Field(
         30,
         gt=0,
@@ -118,9 +125,13 @@ class Settings(BaseSettings):
     )
 
     # -- engine -----------------------------------------------------------------------------------
-    engine: Literal["vllm", "stub"] = Field("vllm", description="What labels: vllm, or stub (tests).")
-    engine_profile: Literal["cpu", "default"] = Field(
-        "default", description="A node's set of engine defaults: `cpu` for the CPU build of vLLM."
+    engine: Literal["vllm", "openai", "stub"] = Field(
+        "vllm", description="What labels: vllm, openai (any server with an OpenAI-compatible API), or stub (tests)."
+    )
+    engine_profile: Literal["h200", "h100", "a100-80g", "a100-40g", "dgx-spark", "cpu", "default"] = Field(
+        "default",
+        description="A node's set of engine defaults, by its GPU; `cpu` for the CPU build of vLLM. "
+        "A setting of your own wins over it.",
     )
     model: str = Field(
         "smollm2-135m-instruct",
@@ -142,6 +153,27 @@ class Settings(BaseSettings):
         None, gt=0, le=1, description="Share of the GPU's memory. Profile's, else 0.90."
     )
     tensor_parallel_size: int = Field(1, ge=1, description="GPUs for one model. More only if it fits no one GPU.")
+    quantization: str | None = Field(
+        None, description="How the weights are quantized, as vLLM names it. Default: what the model says of itself."
+    )
+    kv_cache_dtype: str | None = Field(
+        None,
+        description="Number format of the KV cache, as vLLM names it. Default: the model's own. fp8 holds twice the "
+        "sequences at some loss of accuracy.",
+    )
+    reasoning_parser: str | None = Field(
+        None,
+        description="vLLM's parser for the model's thinking. Needed only if the model thinks, which labelling in bulk "
+        "does not pay for.",
+    )
+    trust_remote_code: bool = Field(
+        False, description="Whether a model may bring code that runs on the worker. Only for models that you trust."
+    )
+    allow_known_bad: bool = Field(
+        False,
+        description="Start though engine version, device and settings are a combination known to fail or to label "
+        "wrongly: a warning instead of an error.",
+    )
     engine_args: dict[str, Any] = Field(
         default_factory=dict, description="More vLLM engine arguments, as JSON; they win over the profile."
     )
@@ -150,10 +182,49 @@ class Settings(BaseSettings):
         description="For the chat template, as JSON. Thinking is off: bulk labelling pays for every token.",
     )
     seed: int = Field(0, ge=0, description="Sampling seed of a row's first try; each further try adds one.")
+    openai_base_url: SecretStr | None = Field(
+        None,
+        description="Address of an OpenAI-compatible server, as http://host:8000/v1. Kept secret, because it may hold "
+        "a password.",
+    )
+    openai_api_key: SecretStr | None = Field(
+        None, description="Key for that server. Without one `none` is sent: servers of one's own mostly ask for no key."
+    )
+    openai_concurrency: int = Field(
+        512,
+        ge=1,
+        le=900,
+        description="Requests at the server at once. Twice the 256 sequences a step of a vLLM server, so that its "
+        "queue never drains; the client keeps 1000 connections at most.",
+    )
+    openai_timeout_s: float = Field(
+        600,
+        gt=0,
+        description="Seconds for one request, its time in the server's queue included: behind 512 others on a slow "
+        "server that is minutes.",
+    )
+    openai_lost_after_s: float = Field(
+        180,
+        gt=0,
+        description="Seconds for which the server may be away, at start and later, until it counts as gone. A vLLM "
+        "server with compiled kernels restarts in 20 to 105 s.",
+    )
+    openai_control_tokens: Literal["reject", "keep"] = Field(
+        "reject",
+        description="A document with text such as <|im_end|>: reject its row, or keep it as it is. Rejected, because "
+        "the server's tokenizer can take such text for the end of a turn, and the document then speaks as the system.",
+    )
+    openai_extra_body: dict[str, Any] = Field(
+        default_factory=dict,
+        description="More fields for the body of each request, as JSON. For what one kind of server wants.",
+    )
     stub_rows_per_s: float = Field(
         0,
         ge=0,
         description="The stub engine's speed (0: at once). Tests set it to hit a chunk in the middle.",
+    )
+    stub_dies_after_rows: int = Field(
+        0, ge=0, description="Requests after which the stub engine is gone (0: never). Tests set it; a job's canary counts."
     )
 
     # -- local stack (written by ops.local, read by it and by `producer`) ---------------------------

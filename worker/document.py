@@ -31,14 +31,14 @@ def prepare(
             yield final_row(document["ordinal"], final)
     # All at once: the tokenizer works on them with threads of its own.
     for document, prompt in zip(ready, engine.encode(rules.spec.system_prompt, texts), strict=True):
-        excess = rules.excess(len(prompt))
+        excess = rules.excess(prompt.size)
         if excess <= 0:
             yield RowInFlight(rules, document["ordinal"], prompt)
             continue
         try:
             yield from _fit(engine, rules, turn, document, excess)
         except RowFinal as final:
-            yield final_row(document["ordinal"], final, prompt_tokens=len(prompt))
+            yield final_row(document["ordinal"], final, prompt_tokens=prompt.size)
 
 
 def _fit(
@@ -50,7 +50,7 @@ def _fit(
         pieces = cut(rules.spec.over_long, text, excess, offsets)
         turns = [turn.render(document["external_id"], piece, document["meta"]) for piece in pieces.texts]
         prompts = engine.encode(rules.spec.system_prompt, turns)
-        over = max(rules.excess(len(prompt)) for prompt in prompts)
+        over = max(rules.excess(prompt.size) for prompt in prompts)
         if over <= 0:
             break
         excess += over

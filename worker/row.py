@@ -1,6 +1,6 @@
 """One document on its way to its row: request, validation, tries, outcome. No threads and no services in here."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from schemas.jsontext import any_string, make_storable, parse_json, storable
 from schemas.label_spec import LabelSpec
 from schemas.outcomes import Outcome, Reason, RequestFailed, RowFinal
-from worker.engine.base import Generation, Request
+from worker.engine.base import Generation, Prompt, Request
 
 #: Temperature of a further try when the spec is greedy: the same sampling would give the same fault again.
 RETRY_TEMPERATURE = 0.7
@@ -136,22 +136,23 @@ class RowInFlight:
         self,
         rules: RowRules,
         ordinal: int,
-        prompt_tokens: Sequence[int],
+        prompt: Prompt,
         *,
         dropped_tokens: int = 0,
         collect: Callable[[Row], Row | None] | None = None,
     ) -> None:
         """
-        :param prompt_tokens: a prompt that fits.
+        :param prompt: one that fits.
         :param dropped_tokens: tokens of the document that were cut off to make it fit.
         :param collect: for one part of a document: takes the part's row, gives the document's once all parts are there.
         """
         self.ordinal = ordinal
         self.collect = collect
         self._rules = rules
-        self._prompt_tokens = prompt_tokens
+        self._prompt = prompt
+        self._prompt_tokens = prompt.size
         self._dropped_tokens = dropped_tokens
-        self._max_tokens = min(rules.max_output_tokens, rules.max_model_len - len(prompt_tokens))
+        self._max_tokens = min(rules.max_output_tokens, rules.max_model_len - prompt.size)
         self._tries = 0
         self._latency_s = 0.0
 
@@ -160,7 +161,7 @@ class RowInFlight:
         sampling = self._rules.spec.sampling
         self._tries += 1
         return Request(
-            prompt_tokens=self._prompt_tokens,
+            prompt=self._prompt,
             schema_text=self._rules.schema_text,
             max_tokens=self._max_tokens,
             temperature=sampling.temperature if self._tries == 1 else max(sampling.temperature, RETRY_TEMPERATURE),
@@ -171,6 +172,7 @@ class RowInFlight:
     def take(self, generation: Generation, latency_s: float) -> Row | None:
         """The row that a generation makes, or None when the row deserves another try."""
         self._latency_s += latency_s
+        self._prompt_tokens = generation.prompt_tokens
         known: dict[str, Any] = {
             "finish_reason": generation.finish_reason,
             "output_tokens": generation.output_tokens,
@@ -207,7 +209,7 @@ class RowInFlight:
 
     def _figures(self) -> dict[str, Any]:
         return {
-            "prompt_tokens": len(self._prompt_tokens),
+            "prompt_tokens": self._prompt_tokens,
             "dropped_tokens": self._dropped_tokens,
             "tries": self._tries,
             "latency_s": round(self._latency_s, 4),

@@ -3,6 +3,7 @@
 import importlib
 import os
 import sys
+from importlib import metadata
 from typing import Annotated, Any
 
 import typer
@@ -55,6 +56,8 @@ class CommandGroup(TyperGroup):
             # Whoever read our output has had enough; the interpreter would complain as it flushes at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(1) from None
+        except OSError as error:  # a full disk, a file taken away
+            raise typer.Exit(_fail(str(error), GleanerError.exit_code)) from None
         except Exception as error:
             found = _database_error(error)
             if found is None:
@@ -91,7 +94,7 @@ app = typer.Typer(cls=CommandGroup, no_args_is_help=True, pretty_exceptions_enab
 
 def _version(wanted: bool) -> None:
     if wanted:
-        print(f"gleaner {importlib.import_module('importlib.metadata').version('gleaner')}")
+        print(f"gleaner {metadata.version('gleaner')}")
         raise typer.Exit
 
 

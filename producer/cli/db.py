@@ -13,7 +13,12 @@ from schemas.database import Connection, connect, database_address, queries
 from schemas.errors import DatabaseNotMigrated, GleanerError
 from schemas.settings import Settings, load_settings
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, help="Create and check the tables of this version.")
+app = typer.Typer(add_completion=False, no_args_is_help=True)
+
+
+@app.callback(epilog="Example: producer db upgrade")
+def _db() -> None:
+    """Create and check the tables of this version."""
 
 
 def revision(connection: Connection) -> str | None:

@@ -15,7 +15,8 @@ app = typer.Typer(add_completion=False)
 
 def show_jobs(jobs: list[dict[str, Any]]) -> None:
     """A table of jobs on stdout."""
-    lines = table("job", "state", "corpus", "label spec", "model", "rows", "ok", "not ok", "rows/s", "created")
+    columns = ("job", "state", "corpus", "label spec", "model", "rows", "ok", "not ok", "rows/s", "created")
+    lines = table(*columns, folded=("corpus", "model"))
     for job in jobs:
         counts = job["counts"]
         rows = finished_rows(counts)
@@ -29,7 +30,7 @@ def show_jobs(jobs: list[dict[str, Any]]) -> None:
             f"{counts[Outcome.OK]:,}",
             f"{rows - counts[Outcome.OK]:,}",
             "-" if job["rows_per_s"] is None else f"{job['rows_per_s']:,.1f}",
-            f"{job['created_at']:%Y-%m-%d %H:%M}",
+            f"{job['created_at']:%m-%d %H:%M}",
         )
     console().print(lines)
 

@@ -50,9 +50,15 @@ def _plain(value: Any) -> str:
     raise TypeError(f"no JSON for {type(value).__name__}")
 
 
-def table(*columns: str) -> Table:
-    """A table without lines, numbers to be put in by the caller as text."""
-    return Table(*columns, box=None, pad_edge=False, header_style="bold")
+def table(*columns: str, folded: tuple[str, ...] = ()) -> Table:
+    """A table without lines.
+
+    :param folded: columns that go over several lines where the terminal is narrow; the others stay whole.
+    """
+    lines = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        lines.add_column(column, no_wrap=column not in folded, overflow="fold" if column in folded else "ellipsis")
+    return lines
 
 
 def counted(count: int, noun: str) -> str:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -20,11 +21,10 @@ def corpus(write_corpus: Callable) -> Path:
 
 
 @pytest.fixture
-def fails(run_cli: Callable, database: Connection, published: Callable) -> Callable[..., str]:
-    """Runs a call that must fail: returns its error, after checking its form and that nothing was written."""
+def check(database: Connection, published: Callable) -> Callable[..., str]:
+    """Checks the form of a failed call's output, and that nothing was written; returns the error."""
 
-    def call(code: int, *args: str | Path, env: dict[str, str] | None = None) -> str:
-        done = run_cli(*args, env=env)
+    def call(done: Any, code: int) -> str:
         assert (done.returncode, done.stdout) == (code, ""), done.stderr
         assert done.stderr.startswith("error: ")
         assert done.stderr.count("\n") == 1
@@ -36,6 +36,18 @@ def fails(run_cli: Callable, database: Connection, published: Callable) -> Calla
         return done.stderr
 
     return call
+
+
+@pytest.fixture
+def fails(run_cli: Callable, check: Callable) -> Callable[..., str]:
+    """Runs a call that must fail, as a program of its own."""
+    return lambda code, *args, env=None: check(run_cli(*args, env=env), code)
+
+
+@pytest.fixture
+def fails_here(call_cli: Callable, check: Callable) -> Callable[..., str]:
+    """The same in this process: quicker."""
+    return lambda code, *args, env=None: check(call_cli(*args, env=env), code)
 
 
 def assert_says(error: str, *words: str) -> None:
@@ -52,16 +64,16 @@ def test_an_empty_file(fails: Callable, write_corpus: Callable) -> None:
     assert_says(error, "corpus.jsonl is empty", "at least one document")
 
 
-def test_a_file_of_blank_lines(fails: Callable, write_corpus: Callable) -> None:
-    assert_says(fails(2, "enqueue", write_corpus(["", " "]), "--schema", "papers"), "holds no record")
+def test_a_file_of_blank_lines(fails_here: Callable, write_corpus: Callable) -> None:
+    assert_says(fails_here(2, "enqueue", write_corpus(["", " "]), "--schema", "papers"), "holds no record")
 
 
-def test_a_folder(fails: Callable, tmp_path: Path) -> None:
-    assert_says(fails(2, "enqueue", tmp_path, "--schema", "papers"), "is a folder: give a file")
+def test_a_folder(fails_here: Callable, tmp_path: Path) -> None:
+    assert_says(fails_here(2, "enqueue", tmp_path, "--schema", "papers"), "is a folder: give a file")
 
 
-def test_a_file_that_is_not_jsonl(fails: Callable, write_corpus: Callable) -> None:
-    error = fails(2, "enqueue", write_corpus(["id,text", "1,hello"]), "--schema", "papers")
+def test_a_file_that_is_not_jsonl(fails_here: Callable, write_corpus: Callable) -> None:
+    error = fails_here(2, "enqueue", write_corpus(["id,text", "1,hello"]), "--schema", "papers")
     assert_says(error, "2 invalid_json", "on line 1: Expecting value")
 
 
@@ -74,8 +86,8 @@ def test_an_unknown_schema(fails: Callable, corpus: Path) -> None:
     assert_says(fails(2, "enqueue", corpus, "--schema", "paper"), "unknown schema 'paper'", "packages, papers")
 
 
-def test_a_missing_schema_file(fails: Callable, corpus: Path) -> None:
-    assert_says(fails(2, "enqueue", corpus, "--schema", "labels.json"), "labels.json", "No such file")
+def test_a_missing_schema_file(fails_here: Callable, corpus: Path) -> None:
+    assert_says(fails_here(2, "enqueue", corpus, "--schema", "labels.json"), "labels.json", "No such file")
 
 
 def test_a_schema_that_the_engine_can_not_constrain(fails: Callable, corpus: Path, tmp_path: Path) -> None:
@@ -86,37 +98,37 @@ def test_a_schema_that_the_engine_can_not_constrain(fails: Callable, corpus: Pat
     assert_says(fails(2, "enqueue", corpus, "--schema", schema), "$.n", "multipleOf", "drop it")
 
 
-def test_a_broken_template(fails: Callable, corpus: Path) -> None:
-    error = fails(2, "enqueue", corpus, "--schema", "papers", "--template", "no document")
+def test_a_broken_template(fails_here: Callable, corpus: Path) -> None:
+    error = fails_here(2, "enqueue", corpus, "--schema", "papers", "--template", "no document")
     assert_says(error, "{text} exactly once")
 
 
-def test_a_template_with_an_unknown_field(fails: Callable, corpus: Path) -> None:
-    error = fails(2, "enqueue", corpus, "--schema", "papers", "--template", "{titel} {text}")
+def test_a_template_with_an_unknown_field(fails_here: Callable, corpus: Path) -> None:
+    error = fails_here(2, "enqueue", corpus, "--schema", "papers", "--template", "{titel} {text}")
     assert_says(error, "the template: no record has a field 'titel'", "'abstract'")
 
 
-def test_a_prompt_given_twice_and_one_that_is_missing(fails: Callable, corpus: Path) -> None:
+def test_a_prompt_given_twice_and_one_that_is_missing(fails_here: Callable, corpus: Path) -> None:
     call = ["enqueue", corpus, "--schema", "papers", "--prompt-file", "prompt.txt"]
-    assert_says(fails(2, *call, "--prompt", "p"), "--prompt and --prompt-file")
-    assert_says(fails(2, *call), "--prompt-file prompt.txt", "No such file")
+    assert_says(fails_here(2, *call, "--prompt", "p"), "--prompt and --prompt-file")
+    assert_says(fails_here(2, *call), "--prompt-file prompt.txt", "No such file")
 
 
-def test_an_impossible_chunk_size(fails: Callable, corpus: Path) -> None:
-    assert_says(fails(2, "enqueue", corpus, "--schema", "papers", "--chunk-size", "0"), "--chunk-size", "greater")
+def test_an_impossible_chunk_size(fails_here: Callable, corpus: Path) -> None:
+    assert_says(fails_here(2, "enqueue", corpus, "--schema", "papers", "--chunk-size", "0"), "--chunk-size", "greater")
 
 
-def test_an_unknown_setting(fails: Callable, corpus: Path) -> None:
-    error = fails(2, "enqueue", corpus, "--schema", "papers", env={"GLEANER_CHUNKSIZE": "5"})
+def test_an_unknown_setting(fails_here: Callable, corpus: Path) -> None:
+    error = fails_here(2, "enqueue", corpus, "--schema", "papers", env={"GLEANER_CHUNKSIZE": "5"})
     assert_says(error, "GLEANER_CHUNKSIZE is no setting", "GLEANER_CHUNK_SIZE")
 
 
 @pytest.mark.parametrize(
     "command", [["enqueue", "good", "--schema", "papers"], ["status"], ["watch", "1"], ["db", "upgrade"]]
 )
-def test_no_database_server(fails: Callable, corpus: Path, command: list[str]) -> None:
+def test_no_database_server(fails_here: Callable, corpus: Path, command: list[str]) -> None:
     call = [corpus if word == "good" else word for word in command]
-    error = fails(1, *call, env={"GLEANER_DATABASE_URL": "postgresql://gleaner:hidden@127.0.0.1:1/gleaner"})
+    error = fails_here(1, *call, env={"GLEANER_DATABASE_URL": "postgresql://gleaner:hidden@127.0.0.1:1/gleaner"})
     assert_says(error, "no connection to Postgres at gleaner@127.0.0.1:1/gleaner", "refused", "GLEANER_DATABASE_URL")
     assert "hidden" not in error
 
@@ -135,15 +147,17 @@ def test_a_wrong_password(fails: Callable, corpus: Path, settings: Settings) -> 
     assert "wrong-one" not in error
 
 
-def test_a_database_url_that_is_none(fails: Callable, corpus: Path) -> None:
-    error = fails(1, "enqueue", corpus, "--schema", "papers", env={"GLEANER_DATABASE_URL": "not a url"})
+def test_a_database_url_that_is_none(fails_here: Callable, corpus: Path) -> None:
+    error = fails_here(1, "enqueue", corpus, "--schema", "papers", env={"GLEANER_DATABASE_URL": "not a url"})
     assert_says(error, "GLEANER_DATABASE_URL")
 
 
 @pytest.mark.parametrize("command", [["enqueue", "good", "--schema", "papers"], ["status"], ["watch", "1"], ["jobs"]])
-def test_a_database_without_tables(fails: Callable, corpus: Path, empty_database_url: str, command: list[str]) -> None:
+def test_a_database_without_tables(
+    fails_here: Callable, corpus: Path, empty_database_url: str, command: list[str]
+) -> None:
     call = [corpus if word == "good" else word for word in command]
-    assert_says(fails(1, *call, env={"GLEANER_DATABASE_URL": empty_database_url}), "run `producer db upgrade`")
+    assert_says(fails_here(1, *call, env={"GLEANER_DATABASE_URL": empty_database_url}), "run `producer db upgrade`")
 
 
 def test_no_broker(fails: Callable, corpus: Path) -> None:
@@ -151,21 +165,21 @@ def test_no_broker(fails: Callable, corpus: Path) -> None:
     assert_says(error, "no connection to the broker at 127.0.0.1:1", "GLEANER_BROKER_URL")
 
 
-def test_a_wrong_broker_password(fails: Callable, corpus: Path, settings: Settings) -> None:
+def test_a_wrong_broker_password(fails_here: Callable, corpus: Path, settings: Settings) -> None:
     address = settings.broker_url.get_secret_value().rpartition("@")[2]
     env = {"GLEANER_BROKER_URL": f"redis://:wrong-one@{address}"}
-    error = fails(1, "enqueue", corpus, "--schema", "papers", env=env)
+    error = fails_here(1, "enqueue", corpus, "--schema", "papers", env=env)
     assert_says(error, "no connection to the broker", "GLEANER_BROKER_URL")
     assert "wrong-one" not in error
 
 
 @pytest.mark.parametrize("command", ["status", "watch"])
-def test_an_unknown_job(fails: Callable, command: str) -> None:
-    assert_says(fails(2, command, "7"), "no job 7", "there is none yet", "producer enqueue")
+def test_an_unknown_job(fails_here: Callable, command: str) -> None:
+    assert_says(fails_here(2, command, "7"), "no job 7", "there is none yet", "producer enqueue")
 
 
-def test_wrong_use_exits_2(run_cli: Callable, corpus: Path) -> None:
+def test_wrong_use_exits_2(call_cli: Callable, corpus: Path) -> None:
     for call in (["enqueue", corpus], ["enqueue"], ["enqueu"], ["status", "x"], ["enqueue", corpus, "--no-such-flag"]):
-        done = run_cli(*call)
+        done = call_cli(*call)
         assert (done.returncode, done.stdout) == (2, "")
         assert "Traceback" not in done.stderr

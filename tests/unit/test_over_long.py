@@ -78,7 +78,7 @@ def prepared(policy: OverLong, text: str, max_model_len: int = 120) -> list[Row 
 def test_a_truncated_document_fits_and_says_what_was_dropped() -> None:
     (row,) = prepared(OverLong.TRUNCATE_TAIL, "word" * 200)
     assert isinstance(row, RowInFlight)
-    assert len(row.request().prompt_tokens) <= 120
+    assert row.request().prompt.size <= 120
     done = row.fail(RowFinal(Outcome.REJECTED, Reason.REFUSED, "x"), 0)
     assert done is not None
     assert done.dropped_tokens >= 80

@@ -2,7 +2,7 @@
 
 import pytest
 
-from producer.watching import RATE_WINDOW_S, STALL_S, RowRate, Reading
+from producer.watching import RATE_WINDOW_S, STALL_S, Reading, RowRate
 from schemas.outcomes import Outcome
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from schemas.label_spec import LabelSpec, load_label_spec
 from schemas.outcomes import Outcome, Reason, RequestFailed, RowFinal
-from worker.engine.base import Generation
+from worker.engine.base import Generation, Prompt
 from worker.row import RETRY_TEMPERATURE, LabelCheck, RowInFlight, RowRules, final_row
 
 GOOD = {"purpose": "library", "for_developers": True, "main_function": "parses", "summary": "Parses things."}
@@ -24,21 +24,21 @@ def plain_spec(**properties: Any) -> LabelSpec:
 
 
 def generation(text: str, finish_reason: str = "stop") -> Generation:
-    return Generation(text=text, finish_reason=finish_reason, output_tokens=12, cached_tokens=8)
+    return Generation(text=text, finish_reason=finish_reason, prompt_tokens=101, output_tokens=12, cached_tokens=8)
 
 
 def test_valid_output_is_an_ok_row_with_its_figures() -> None:
-    row = RowInFlight(rules(), 5, [1] * 100)
+    row = RowInFlight(rules(), 5, Prompt(100))
     row.request()
     done = row.take(generation(json.dumps(GOOD)), 0.25)
     assert done is not None
     assert (done.ordinal, done.outcome, done.label) == (5, Outcome.OK, GOOD)
-    assert (done.prompt_tokens, done.output_tokens, done.cached_tokens, done.tries) == (100, 12, 8, 1)
+    assert (done.prompt_tokens, done.output_tokens, done.cached_tokens, done.tries) == (101, 12, 8, 1)
     assert (done.finish_reason, done.latency_s, done.reason_code, done.raw_output) == ("stop", 0.25, None, None)
 
 
 def test_invalid_output_is_tried_again_with_another_seed_and_warmth_then_ends_invalid() -> None:
-    row = RowInFlight(rules(), 0, [1])
+    row = RowInFlight(rules(), 0, Prompt(1))
     first = row.request()
     assert (first.temperature, first.seed) == (0.0, 7)
     assert row.take(generation("{"), 0.1) is None
@@ -55,7 +55,7 @@ def test_invalid_output_is_tried_again_with_another_seed_and_warmth_then_ends_in
 
 
 def test_output_at_its_limit_ends_truncated_with_what_came() -> None:
-    row = RowInFlight(rules(attempts=1), 0, [1])
+    row = RowInFlight(rules(attempts=1), 0, Prompt(1))
     row.request()
     done = row.take(generation('{"purpose": "libr', "length"), 0.1)
     assert done is not None
@@ -67,7 +67,7 @@ def test_output_at_its_limit_ends_truncated_with_what_came() -> None:
 
 
 def test_failed_request_is_tried_again_then_failed() -> None:
-    row = RowInFlight(rules(attempts=2), 0, [1])
+    row = RowInFlight(rules(attempts=2), 0, Prompt(1))
     row.request()
     assert row.fail(RequestFailed("no answer"), 0.1) is None
     row.request()
@@ -82,7 +82,7 @@ def test_failed_request_is_tried_again_then_failed() -> None:
 
 
 def test_refused_prompt_is_final_at_once() -> None:
-    row = RowInFlight(rules(), 0, [1])
+    row = RowInFlight(rules(), 0, Prompt(1))
     row.request()
     done = row.fail(RowFinal(Outcome.REJECTED, Reason.REFUSED, "too odd"), 0.1)
     assert done is not None
@@ -93,12 +93,12 @@ def test_a_prompt_must_leave_room_for_a_label() -> None:
     shared = rules(max_model_len=1000)
     fits = 1000 - shared.reserved_output_tokens
     assert (shared.excess(fits), shared.excess(fits + 1)) == (0, 1)
-    assert RowInFlight(shared, 0, [1] * fits).request().max_tokens == shared.reserved_output_tokens
+    assert RowInFlight(shared, 0, Prompt(fits)).request().max_tokens == shared.reserved_output_tokens
 
 
 def test_token_budget_is_never_more_than_a_label_can_need() -> None:
     shared = rules(max_model_len=100_000)
-    assert RowInFlight(shared, 0, [1]).request().max_tokens == shared.max_output_tokens
+    assert RowInFlight(shared, 0, Prompt(1)).request().max_tokens == shared.max_output_tokens
 
 
 @pytest.mark.parametrize(

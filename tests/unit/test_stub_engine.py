@@ -7,13 +7,13 @@ import pytest
 
 from schemas.label_spec import LabelSpec, builtin_names, load_label_spec
 from schemas.settings import Settings
-from worker.engine.base import Request
+from worker.engine.base import Prompt, Request
 from worker.engine.stub import StubEngine
 from worker.row import LabelCheck
 
 
 def request_for(schema_text: str) -> Request:
-    return Request([0], schema_text, max_tokens=100, temperature=0, top_p=1, seed=0)
+    return Request(Prompt(1), schema_text, max_tokens=100, temperature=0, top_p=1, seed=0)
 
 
 @pytest.mark.parametrize("name", builtin_names())

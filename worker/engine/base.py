@@ -1,6 +1,6 @@
 """What every engine can do. The chunk's code knows only this."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
@@ -19,7 +19,7 @@ class EngineInfo:
     model_path: str
     revision: str | None
     max_model_len: int  #: tokens of prompt and output together
-    max_num_seqs: int  #: sequences a step
+    max_num_seqs: int  #: sequences a step; of a server, requests at once
     structured_backend: str
     arguments: dict[str, Any] = field(default_factory=dict)
 
@@ -30,11 +30,20 @@ class EngineInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
-    """One prompt to complete under a JSON Schema."""
+class Prompt:
+    """A document's prompt as its engine takes it: made by :meth:`Engine.encode`, brought back in a :class:`Request`."""
 
-    prompt_tokens: Sequence[int]
-    schema_text: str  #: the same bytes for every request of a job: compiled grammars are cached by them
+    size: int  #: tokens; where only a server can count them, an estimate that errs on the long side
+    tokens: Sequence[int] = ()  #: the whole prompt, for an engine that takes token ids
+    messages: Sequence[Mapping[str, str]] = ()  #: the turns, for a server that applies the chat template itself
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One prompt to complete, under a JSON Schema if there is one."""
+
+    prompt: Prompt
+    schema_text: str | None  #: the same bytes for every request of a job: compiled grammars are cached by them
     max_tokens: int
     temperature: float
     top_p: float
@@ -47,6 +56,7 @@ class Generation:
 
     text: str
     finish_reason: str
+    prompt_tokens: int
     output_tokens: int
     cached_tokens: int  #: tokens of the prompt that the prefix cache held
 
@@ -64,10 +74,11 @@ class Engine(Protocol):
     def info(self) -> EngineInfo:
         """What this engine is. Only after :meth:`start`."""
 
-    def encode(self, system_prompt: str, user_texts: Sequence[str]) -> list[list[int]]:
-        """Token ids of the whole prompt for each user turn, chat template applied.
+    def encode(self, system_prompt: str, user_texts: Sequence[str]) -> list[Prompt]:
+        """The whole prompt for each user turn.
 
-        Special tokens inside a user turn stay plain text: a document can't end its turn or begin another.
+        Special tokens inside a user turn stay plain text: a document can't end its turn or begin another. An engine that
+        can't promise this refuses such a prompt when it is submitted.
         """
 
     def offsets(self, text: str) -> list[int]:

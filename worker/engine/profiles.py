@@ -7,9 +7,14 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Profile:
-    """Engine arguments, and environment variables that must be there before the engine is imported."""
+    """What a kind of node needs, in one word."""
 
+    node: str  #: the node in words, for ``worker start --help``
     arguments: Mapping[str, Any]
+    #: Tokens of prompt and output together, where the model allows more and no setting says less. An argument
+    #: ``max_model_len`` would refuse every model with a shorter context.
+    longest_context: int | None = None
+    #: Variables that must be there before the engine is imported.
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -23,12 +28,74 @@ COMMON: dict[str, Any] = {
     # White space between tokens is legal JSON: models have looped in it until the limit.
     "structured_outputs_config": {"backend": "xgrammar", "disable_any_whitespace": True},
     "enable_log_requests": False,
-    "trust_remote_code": False,
 }
 
 PROFILES: dict[str, Profile] = {
-    "default": Profile({"gpu_memory_utilization": 0.90}),
+    "default": Profile(
+        "any one GPU",
+        {
+            # vLLM's own 0.92 leaves little on a GPU that also drives a display or a second small process.
+            "gpu_memory_utilization": 0.90,
+        },
+    ),
+    "h200": Profile(
+        "H200 (141 GB)",
+        {
+            # 14 GB stay free for compiled graphs and the peaks of a step of 16,384 tokens.
+            "gpu_memory_utilization": 0.90,
+            # vLLM's own choice for this class of GPU: a step of 8,192 leaves its matrix units waiting.
+            "max_num_batched_tokens": 16384,
+            # kv_cache_dtype stays the model's: fp8 would be fast here (FlashAttention 3 reads it), but 141 GB hold
+            # the KV cache of 256 documents in full, and labels should not pay for memory that is there.
+        },
+    ),
+    "h100": Profile(
+        "H100 (80 GB)",
+        {
+            "gpu_memory_utilization": 0.90,
+            "max_num_batched_tokens": 16384,  # as on an H200: the compute is the same
+            # For a model of 30B or more, GLEANER_KV_CACHE_DTYPE=fp8 makes room for 256 sequences: native on Hopper.
+        },
+    ),
+    "a100-80g": Profile(
+        "A100 (80 GB)",
+        {
+            "gpu_memory_utilization": 0.90,
+            # More reduces throughput on an A100 (vllm PR #17885).
+            "max_num_batched_tokens": 8192,
+            # No native FP8 matrix units: weights in FP8 save memory and no time (they are widened in each step), and
+            # an fp8 KV cache drops FlashAttention. So neither is set here; AWQ and GPTQ run well.
+        },
+    ),
+    "a100-40g": Profile(
+        "A100 (40 GB)",
+        {
+            "gpu_memory_utilization": 0.90,
+            # The peaks of a step are paid out of a KV cache of half the size: half the tokens of the 80 GB model.
+            "max_num_batched_tokens": 4096,
+        },
+        # One sequence of a model with 128k tokens of context would ask for all that 40 GB leave beside the weights,
+        # and vLLM refuses to start if it is more.
+        longest_context=32768,
+    ),
+    "dgx-spark": Profile(
+        "DGX Spark (GB10, 128 GB unified)",
+        {
+            # Memory is the host's too: at vLLM's own 0.92 the machine has wedged (vllm#46307, #56824). 0.85 is the
+            # most that is known to hold, 0.80 leaves room for the system and Postgres.
+            "gpu_memory_utilization": 0.80,
+            # Prompts are read at about 2,800 tokens a second (35B, FP8): a step of 8,192 would hold up the running
+            # sequences for three seconds.
+            "max_num_batched_tokens": 4096,
+            # Batching is what this node lives by: 34 tokens a second at one sequence, 284 at 256.
+            "max_num_seqs": 256,
+        },
+        # A prompt of 131,072 tokens has reset the machine (NVIDIA/dgx-spark-playbooks#97). Longer documents go by the
+        # job's over-long policy.
+        longest_context=16384,
+    ),
     "cpu": Profile(
+        "no GPU, vLLM's CPU build",
         {
             # bfloat16 falls back to slow kernels on processors without AMX or AVX512-BF16.
             "dtype": "float32",
@@ -36,13 +103,13 @@ PROFILES: dict[str, Profile] = {
             "block_size": 32,
             # Compiling did not finish in three minutes on two cores.
             "enforce_eager": True,
-            # A small model on a CPU: enough for an abstract, and a prompt stays under a second.
-            "max_model_len": 4096,
             # More sequences a step only add latency: two cores are busy with a few.
             "max_num_seqs": 16,
             "max_num_batched_tokens": 4096,
         },
-        {
+        # A small model on a CPU: enough for an abstract, and a prompt stays under a second.
+        longest_context=4096,
+        environment={
             # GiB for the KV cache. Unset, the engine asks for nearly the whole memory and refuses to start with less.
             "VLLM_CPU_KVCACHE_SPACE": "2",
         },

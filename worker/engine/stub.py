@@ -10,8 +10,9 @@ from functools import lru_cache
 from typing import Any
 
 from schemas.jsontext import dump_json
+from schemas.outcomes import EngineLost
 from schemas.settings import Settings
-from worker.engine.base import EngineInfo, Generation, Request
+from worker.engine.base import EngineInfo, Generation, Prompt, Request
 
 #: Characters a token of English text has on average: the stub has no tokenizer.
 CHARS_PER_TOKEN = 4
@@ -33,13 +34,15 @@ _BY_FORMAT = {
 
 
 class StubEngine:
-    """See :class:`worker.engine.base.Engine`. Prompts are numbers of about a token's worth of characters each."""
+    """See :class:`worker.engine.base.Engine`. Its prompts have a size and no content."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._waiting: queue.SimpleQueue[tuple[Request, Future[Generation]] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._serve, name="stub-engine", daemon=True)
         self._closed = False
+        self._served = 0
+        self._lost = threading.Event()
 
     def start(self) -> None:
         self._thread.start()
@@ -58,8 +61,8 @@ class StubEngine:
             arguments={"rows_per_s": self._settings.stub_rows_per_s},
         )
 
-    def encode(self, system_prompt: str, user_texts: Sequence[str]) -> list[list[int]]:
-        return [[0] * ((len(system_prompt) + len(text)) // CHARS_PER_TOKEN + 1) for text in user_texts]
+    def encode(self, system_prompt: str, user_texts: Sequence[str]) -> list[Prompt]:
+        return [Prompt((len(system_prompt) + len(text)) // CHARS_PER_TOKEN + 1) for text in user_texts]
 
     def offsets(self, text: str) -> list[int]:
         return list(range(0, len(text), CHARS_PER_TOKEN))
@@ -75,21 +78,28 @@ class StubEngine:
             request, future = item
             if not future.set_running_or_notify_cancel():
                 continue
+            if self._lost.is_set():
+                future.set_exception(EngineLost("the stub engine is gone"))
+                continue
             if pause:
                 time.sleep(pause)
-            text = _label_text(request.schema_text)
+            text = "stub" if request.schema_text is None else _label_text(request.schema_text)
             future.set_result(
                 Generation(
                     text=text,
                     finish_reason="stop",
+                    prompt_tokens=request.prompt.size,
                     output_tokens=len(text) // CHARS_PER_TOKEN + 1,
                     cached_tokens=0,
                 )
             )
+            self._served += 1
+            if self._served == self._settings.stub_dies_after_rows:
+                self._lost.set()
 
     @property
     def lost(self) -> bool:
-        return False
+        return self._lost.is_set()
 
     def close(self) -> None:
         if not self._closed:

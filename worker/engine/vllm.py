@@ -1,10 +1,8 @@
 """A resident vLLM engine: one AsyncLLM on a loop of its own, fed from any thread."""
 
-import asyncio
 import contextlib
 import logging
 import os
-import threading
 from collections.abc import Coroutine, Sequence
 from concurrent.futures import Future
 from itertools import count
@@ -14,8 +12,10 @@ from typing import Any, TypeVar
 from schemas.errors import EngineUnavailable
 from schemas.outcomes import EngineLost, Outcome, Reason, RequestFailed, RowFinal
 from schemas.settings import Settings
-from worker.engine.base import EngineInfo, Generation, Request
+from worker.engine.base import EngineInfo, Generation, Prompt, Request
 from worker.engine.chat import ChatTokenizer
+from worker.engine.combinations import require_good
+from worker.engine.loop import LoopThread
 from worker.engine.profiles import COMMON, PROFILES
 
 logger = logging.getLogger(__name__)
@@ -26,7 +26,15 @@ T = TypeVar("T")
 CLOSE_TIMEOUT_S = 20.0
 
 #: Settings that are engine arguments of the same name; unset ones are left to the profile.
-_ARGUMENTS = ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "gpu_memory_utilization")
+_ARGUMENTS = (
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "max_model_len",
+    "gpu_memory_utilization",
+    "quantization",
+    "kv_cache_dtype",
+    "reasoning_parser",
+)
 
 
 def engine_arguments(settings: Settings) -> dict[str, Any]:
@@ -39,6 +47,7 @@ def engine_arguments(settings: Settings) -> dict[str, Any]:
         "served_model_name": settings.model,
         "revision": settings.model_revision,
         "tensor_parallel_size": settings.tensor_parallel_size,
+        "trust_remote_code": settings.trust_remote_code,
         "seed": settings.seed,
     }
     return arguments | settings.engine_args
@@ -49,8 +58,7 @@ class VllmEngine:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="engine-loop", daemon=True)
+        self._loop = LoopThread("engine-loop")
         self._numbers = count()
         self._llm: Any = None
         self._chat: ChatTokenizer
@@ -62,15 +70,18 @@ class VllmEngine:
         for name, value in self._environment(path.is_dir()).items():
             os.environ.setdefault(name, value)
         try:
-            import vllm  # noqa: F401, PLC0415
+            from vllm import __version__ as version  # noqa: PLC0415
         except ImportError as error:
             raise EngineUnavailable(
                 f"the vllm engine can't be imported ({error}). For a GPU: pip install 'gleaner[gpu]'; for a CPU: "
                 "make setup ENGINE=vllm; or set GLEANER_ENGINE=stub to try everything but the model."
             ) from None
-        self._thread.start()
+        arguments = engine_arguments(self._settings)
+        for combination in require_good(self._settings, arguments, version, _device()):
+            logger.warning("started in spite of a known fault: %s", combination)
+        self._loop.start()
         try:
-            self.run(self._build())
+            self.run(self._build(arguments, version))
         except Exception as error:
             raise EngineUnavailable(
                 f"vLLM could not start {self._settings.model_path or self._settings.model}: {_cause(error)}"
@@ -81,6 +92,8 @@ class VllmEngine:
             # A forked engine core would inherit Celery's threads and a CUDA context that it can't use.
             "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
             "VLLM_LOGGING_LEVEL": "WARNING",
+            # Its own default is stdout, which belongs to the answers of `worker check --json`.
+            "VLLM_LOGGING_STREAM": "ext://sys.stderr",
             "VLLM_NO_USAGE_STATS": "1",
             # Batches are tokenized by the Rust library's own threads, and nothing forks after them.
             "TOKENIZERS_PARALLELISM": "true",
@@ -88,20 +101,22 @@ class VllmEngine:
             **PROFILES[self._settings.engine_profile].environment,
         }
 
-    async def _build(self) -> None:
-        from vllm import __version__  # noqa: PLC0415
+    async def _build(self, arguments: dict[str, Any], version: str) -> None:
         from vllm.engine.arg_utils import AsyncEngineArgs  # noqa: PLC0415
         from vllm.usage.usage_lib import UsageContext  # noqa: PLC0415
         from vllm.v1.engine.async_llm import AsyncLLM  # noqa: PLC0415
 
-        arguments = engine_arguments(self._settings)
-        self._llm = AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments), usage_context=UsageContext.LLM_CLASS)
+        engine_args = AsyncEngineArgs(**arguments)
+        longest = PROFILES[self._settings.engine_profile].longest_context
+        if longest is not None and engine_args.max_model_len is None:
+            engine_args.max_model_len = min(longest, engine_args.create_model_config().max_model_len)
+        self._llm = AsyncLLM.from_engine_args(engine_args, usage_context=UsageContext.LLM_CLASS)
         tokenizer = self._llm.get_tokenizer()
         self._chat = ChatTokenizer(tokenizer, self._settings.chat_template_kwargs)
         config = self._llm.vllm_config
         self._info = EngineInfo(
             engine="vllm",
-            version=__version__,
+            version=version,
             model=self._settings.model,
             model_path=arguments["model"],
             revision=arguments["revision"],
@@ -115,14 +130,14 @@ class VllmEngine:
     def info(self) -> EngineInfo:
         return self._info
 
-    def encode(self, system_prompt: str, user_texts: Sequence[str]) -> list[list[int]]:
-        return self._chat.encode(system_prompt, user_texts)
+    def encode(self, system_prompt: str, user_texts: Sequence[str]) -> list[Prompt]:
+        return [Prompt(len(tokens), tokens) for tokens in self._chat.encode(system_prompt, user_texts)]
 
     def offsets(self, text: str) -> list[int]:
         return self._chat.offsets(text)
 
     def submit(self, request: Request) -> Future[Generation]:
-        return asyncio.run_coroutine_threadsafe(self.generate(request), self._loop)
+        return self._loop.submit(self.generate(request))
 
     async def generate(self, request: Request) -> Generation:
         """:meth:`submit` for those who are on the engine's loop already."""
@@ -138,11 +153,11 @@ class VllmEngine:
                 temperature=request.temperature,
                 top_p=request.top_p,
                 seed=request.seed,
-                structured_outputs=StructuredOutputsParams(json=request.schema_text),
+                structured_outputs=request.schema_text and StructuredOutputsParams(json=request.schema_text),
                 output_kind=RequestOutputKind.FINAL_ONLY,
             )
             stream = self._llm.generate(
-                tokens_input(list(request.prompt_tokens)), parameters, request_id=str(next(self._numbers))
+                tokens_input(list(request.prompt.tokens)), parameters, request_id=str(next(self._numbers))
             )
             async for output in stream:
                 final = output
@@ -163,6 +178,7 @@ class VllmEngine:
         return Generation(
             text=completion.text,
             finish_reason=completion.finish_reason,
+            prompt_tokens=request.prompt.size,
             output_tokens=len(completion.token_ids),
             cached_tokens=final.num_cached_tokens or 0,
         )
@@ -180,16 +196,21 @@ class VllmEngine:
                 self.run(self._shut_down(), timeout=CLOSE_TIMEOUT_S)
             # Now, not when the interpreter takes its modules apart: vLLM shuts down once more as it is collected.
             self._llm = None
-        if self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join(timeout=CLOSE_TIMEOUT_S)
+        self._loop.close(CLOSE_TIMEOUT_S)
 
     async def _shut_down(self) -> None:
         self._llm.shutdown()
 
     def run(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
         """Run a coroutine on the engine's loop and wait for it, from another thread."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout)
+        return self._loop.run(work, timeout)
+
+
+def _device() -> str:
+    """The GPU's name as the driver says it; empty where there is none."""
+    from vllm.platforms import current_platform  # noqa: PLC0415
+
+    return str(current_platform.get_device_name()) if current_platform.is_cuda() else ""
 
 
 def _cause(error: BaseException) -> str:
