@@ -18,10 +18,11 @@ _NOT_OK = """
     SELECT document_id, outcome, reason_code, reason
       FROM labels.papers WHERE job_id = %(job)s AND outcome <> 'ok' ORDER BY document_id
 """
-#: Some of the labels.
+#: Some of the labels; first those of documents that were changed so that Postgres could take them.
 _OK = """
-    SELECT document_id, scaling_domain, quantity_scaled, claims_power_law
-      FROM labels.papers WHERE job_id = %(job)s AND outcome = 'ok' ORDER BY document_id LIMIT %(ok_rows)s
+    SELECT document_id, scaling_domain, quantity_scaled, claims_power_law, array_to_string(document_flags, ', ')
+      FROM labels.papers WHERE job_id = %(job)s AND outcome = 'ok'
+     ORDER BY document_flags = '{}', document_id LIMIT %(ok_rows)s
 """
 #: Input records of the job's corpus that could not become documents.
 _REJECTS = """
@@ -51,14 +52,15 @@ def print_report(console: Console, job: int, *, analyst_url: str, owner_url: str
 
     labels = _table(
         "Some rows of the view labels.papers",
-        ["document_id", "scaling_domain", "quantity_scaled", "claims_power_law"],
+        ["document_id", "scaling_domain", "quantity_scaled", "claims_power_law", "document_flags"],
     )
-    for document, domain, quantity, power_law in ok:
+    for document, domain, quantity, power_law, flags in ok:
         labels.add_row(
             _cut(document, SHORT_CELL_CHARS),
             Text(domain),
             _cut(quantity, SHORT_CELL_CHARS),
             "true" if power_law else "false",
+            flags,
         )
     console.print(labels)
     if not_ok:

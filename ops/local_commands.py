@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -37,7 +38,10 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 #: Lines of each log that `logs` shows.
 LOG_LINES = 40
 
-console = Console(highlight=False)
+#: Columns of the tables where there is no terminal to ask, as in a log.
+LOG_WIDTH = 110
+
+console = Console(highlight=False, width=None if sys.stdout.isatty() else LOG_WIDTH)
 app = typer.Typer(
     help="The local stack: Postgres, Valkey, a worker and Flower on this machine.",
     no_args_is_help=True,

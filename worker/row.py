@@ -59,7 +59,7 @@ def final_row(ordinal: int, final: RowFinal, **known: Any) -> Row:
 
 
 #: JSON Schema takes 1.0 for an integer; a bigint column of a view does not.
-_Validator = validators.extend(
+_Validator = validators.extend(  # type: ignore[no-untyped-call]
     Draft202012Validator,
     type_checker=Draft202012Validator.TYPE_CHECKER.redefine(
         "integer", lambda _, value: isinstance(value, int) and not isinstance(value, bool)
