@@ -20,6 +20,10 @@ ENV_PREFIX = "GLEANER_"
 ENV_FILES = (".gleaner/local.env", ".env")
 
 
+#: Kinds of node that the engine has defaults for: see ``worker.engine.profiles``.
+EngineProfile = Literal["h200", "h100", "a100-80g", "a100-40g", "dgx-spark", "cpu", "default"]
+
+
 class SettingsError(UsageError):
     """A setting is missing, unknown or out of range; the message names the variable and what it takes."""
 
@@ -128,7 +132,7 @@ class Settings(BaseSettings):
     engine: Literal["vllm", "openai", "stub"] = Field(
         "vllm", description="What labels: vllm, openai (any server with an OpenAI-compatible API), or stub (tests)."
     )
-    engine_profile: Literal["h200", "h100", "a100-80g", "a100-40g", "dgx-spark", "cpu", "default"] = Field(
+    engine_profile: EngineProfile = Field(
         "default",
         description="A node's set of engine defaults, by its GPU; `cpu` for the CPU build of vLLM. "
         "A setting of your own wins over it.",
@@ -224,7 +228,9 @@ class Settings(BaseSettings):
         description="The stub engine's speed (0: at once). Tests set it to hit a chunk in the middle.",
     )
     stub_dies_after_rows: int = Field(
-        0, ge=0, description="Requests after which the stub engine is gone (0: never). Tests set it; a job's canary counts."
+        0,
+        ge=0,
+        description="Requests after which the stub engine is gone (0: never). Tests set it; a job's canary counts.",
     )
 
     # -- local stack (written by ops.local, read by it and by `producer`) ---------------------------

@@ -16,30 +16,30 @@ from schemas.settings import Settings
 from worker.chunk import ChunkRunner, GiveBack, Progress
 from worker.engine import create_engine
 from worker.engine.base import Engine
+from worker.health import HealthWatch
 from worker.lease import LeaseKeeper
 
 logger = logging.getLogger(__name__)
 
-#: Exit code when the engine is gone: the supervisor starts a new worker (EX_SOFTWARE of sysexits.h).
-EXIT_ENGINE_LOST = 70
-#: Seconds between looks at the engine's health, which it does not report by itself.
-HEALTH_S = 1.0
 #: Connections beside one a slot: the lease keeper's.
 EXTRA_CONNECTIONS = 1
 
 
 class Runtime:
-    """What lives as long as the worker: engine, connections, leases."""
+    """What lives as long as the worker: engine, connections, leases, health."""
 
     def __init__(self, settings: Settings, name: str) -> None:
         self.settings = settings
         self.name = name
+        #: Give chunks back now.
         self.stopping = threading.Event()
+        #: Claim no more chunks, finish those in flight.
+        self.draining = threading.Event()
         self.runner: ChunkRunner
-        self._closed = threading.Event()
         self._engine: Engine | None = None
         self._pool: Pool | None = None
         self._leases: LeaseKeeper | None = None
+        self._health: HealthWatch | None = None
 
     def start(self) -> None:
         """Start the engine, then everything that a chunk needs.
@@ -52,8 +52,11 @@ class Runtime:
         self._pool = open_pool(self.settings, f"worker {self.name}", self.settings.worker_slots + EXTRA_CONNECTIONS)
         self._leases = LeaseKeeper(self._pool, self.settings, self.name)
         self._leases.start()
-        self.runner = ChunkRunner(self.settings, self._pool, self._engine, self._leases, self.name, self.stopping)
-        threading.Thread(target=self._watch, args=(self._engine,), name="engine-health", daemon=True).start()
+        self.runner = ChunkRunner(
+            self.settings, self._pool, self._engine, self._leases, self.name, self.stopping, self.draining
+        )
+        self._health = HealthWatch(self.settings, self._engine, self.stopping, self._leave)
+        self._health.start()
         info = self._engine.info
         logger.info(
             "engine %s %s serves %s, context %d tokens, %d sequences a step",
@@ -79,16 +82,15 @@ class Runtime:
         if failure:
             raise failure[0]
 
-    def _watch(self, engine: Engine) -> None:
-        while not self._closed.wait(HEALTH_S):
-            if engine.lost:
-                logger.critical("the engine is gone: giving chunks back, exit %d", EXIT_ENGINE_LOST)
-                state.should_stop = EXIT_ENGINE_LOST
-                return
+    def _leave(self, exit_code: int) -> None:
+        self.draining.set()
+        if state.should_stop is None:  # else it is stopping already, with an exit code of its own
+            state.should_stop = exit_code
 
     def close(self) -> None:
         """Stop in the reverse order. Safe after a failed start."""
-        self._closed.set()
+        if self._health is not None:
+            self._health.stop()
         if self._leases is not None:
             self._leases.stop()
         if self._pool is not None:
@@ -115,8 +117,9 @@ def create_worker_app(settings: Settings, runtime: Runtime) -> Celery:
                 raise WorkerShutdown(error.exit_code) from None
 
         def stop(self, worker: Any) -> None:
-            runtime.stopping.set()
-            # Steps stop in reverse order, this one first; the pool's threads still need the engine.
+            if not runtime.draining.is_set():
+                runtime.stopping.set()
+            # Steps stop in reverse order: the consumer is gone, the pool's threads still need the engine.
             worker.pool.stop()
             runtime.close()
 

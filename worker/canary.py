@@ -1,7 +1,7 @@
 """The canary: one request that must not get what it asks for, before a job's first chunk on this worker.
 
-Engines have been seen to drop a grammar in silence, mostly where a parser for thinking is at work, and to answer 200 all
-the same. So the first document of every job is ours, and it orders the model to leave the label schema.
+Engines have been seen to drop a grammar in silence, mostly where a parser for thinking is at work, and to answer as if
+all were well. So the first document of every job is ours, and it orders the model to leave the label schema.
 """
 
 import logging
@@ -32,7 +32,7 @@ LOOK_S = 0.2
 #: Characters of a wrong answer that are shown.
 SHOWN_CHARS = 120
 #: Without patterns and formats: two readings of one regular expression differ, and 31 February is a matter for its row.
-_Shape = validators.extend(Draft202012Validator, {"pattern": lambda *_: None})
+_Shape = validators.extend(Draft202012Validator, {"pattern": lambda *_: None})  # type: ignore[no-untyped-call]
 
 
 def prove_grammar(engine: Engine, rules: RowRules, look: Callable[[], None]) -> None:

@@ -7,21 +7,19 @@ import time
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field
-from functools import lru_cache
 from queue import Empty, SimpleQueue
 
 import psycopg
 from psycopg.types.json import Jsonb
 
 from schemas.database import Pool, queries
-from schemas.label_spec import LabelSpec
-from schemas.outcomes import EngineLost, LeaseLost, RequestFailed, RowFinal
+from schemas.outcomes import CanaryFailed, EngineLost, LeaseLost, RequestFailed, RowFinal
 from schemas.settings import Settings
 from worker.document import prepare
 from worker.engine.base import Engine, Generation
 from worker.lease import Lease, LeaseKeeper
-from worker.prompt import UserTurn
-from worker.row import LabelCheck, Row, RowInFlight, RowRules
+from worker.row import Row, RowInFlight
+from worker.specs import Specs
 from worker.writer import RowWriter, retrying
 
 logger = logging.getLogger(__name__)
@@ -30,8 +28,8 @@ logger = logging.getLogger(__name__)
 LOOK_S = 0.2
 #: Longest pause before a chunk in trouble is delivered again, in seconds: a slot waits that long.
 MAX_PAUSE_S = 30.0
-#: Label specs kept parsed: one a job lately served.
-SPECS = 64
+#: Pause before a message goes back that came to a worker on its way out, in seconds: it comes again at once.
+LEAVING_PAUSE_S = 0.5
 
 
 class GiveBack(Exception):
@@ -72,18 +70,23 @@ class ChunkRunner:
         leases: LeaseKeeper,
         worker: str,
         stopping: threading.Event,
+        draining: threading.Event,
     ) -> None:
-        """:param stopping: set when the worker shuts down: chunks are then given back, finished rows written."""
+        """
+        :param stopping: set when the worker shuts down: chunks are then given back, finished rows written.
+        :param draining: set when the worker must leave but has time: no chunk is claimed, those in flight are finished.
+        """
         self._settings = settings
         self._pool = pool
         self._engine = engine
         self._leases = leases
         self._worker = worker
         self._stopping = stopping
+        self._draining = draining
         info = engine.info.as_json()
         with pool.connection() as connection:
             self._engine_id = queries.register_engine(connection, digest=info["digest"], info=Jsonb(info))
-        self._spec = lru_cache(maxsize=SPECS)(self._load_spec)
+        self._specs = Specs(settings, pool, engine)
 
     def run(self, job_id: int, chunk_no: int, report: Callable[[Progress], None]) -> str:
         """Label one chunk.
@@ -92,8 +95,9 @@ class ChunkRunner:
         :returns: what happened, in words.
         :raises GiveBack: the chunk must be delivered again.
         """
-        if self._stopping.is_set():
-            raise GiveBack("the worker is shutting down")
+        if self._stopping.is_set() or self._draining.is_set() or self._engine.lost:
+            self._stopping.wait(LEAVING_PAUSE_S)
+            raise GiveBack("the worker is leaving")
         try:
             lease = retrying()(self._leases.claim, job_id, chunk_no)
         except (psycopg.Error, OSError) as error:
@@ -116,7 +120,7 @@ class ChunkRunner:
 
     def _trouble(self, lease: Lease, error: Exception) -> str:
         """An error that is no row's: try the chunk again, a bounded number of times, with growing pauses."""
-        logger.error("%s: %s", lease, error, exc_info=error)
+        logger.error("%s: %s", lease, error, exc_info=None if isinstance(error, CanaryFailed) else error)
         self._release(lease, error)
         if lease.attempt >= self._settings.chunk_attempts:
             return f"left after {lease.attempt} attempts: {error}"
@@ -136,7 +140,7 @@ class ChunkRunner:
                         last_ordinal=lease.last_ordinal,
                     )
                 )
-        rules, turn = self._spec(lease.label_spec_id)
+        rules, turn = self._specs.get(lease.label_spec_id, self._look)
         writer = RowWriter(self._pool, self._settings, lease, self._worker, self._engine_id)
         progress = Progress(done=lease.size - len(documents), size=lease.size)
         rows: list[RowInFlight] = []
@@ -146,21 +150,15 @@ class ChunkRunner:
                 progress.done += 1
             else:
                 rows.append(prepared)
-        _Flight(self._engine, self._stopping, lease, writer, progress, report).fly(rows)
+        _Flight(self._engine, self._look, lease, writer, progress, report).fly(rows)
         return progress
 
-    def _load_spec(self, label_spec_id: int) -> tuple[RowRules, UserTurn]:
-        with self._pool.connection() as connection:
-            row = queries.label_spec_by_id(connection, label_spec_id=label_spec_id)
-        spec = LabelSpec.model_validate({key: row[key] for key in LabelSpec.model_fields})
-        rules = RowRules(
-            spec=spec,
-            check=LabelCheck(spec),
-            max_model_len=self._engine.info.max_model_len,
-            attempts=self._settings.row_attempts,
-            seed=self._settings.seed,
-        )
-        return rules, UserTurn(spec)
+    def _look(self) -> None:
+        """Raises what ends all chunks of this worker."""
+        if self._stopping.is_set():
+            raise GiveBack("the worker is shutting down")
+        if self._engine.lost:
+            raise EngineLost("the engine is gone")
 
     def _finish(self, lease: Lease) -> None:
         for attempt in retrying():
@@ -195,14 +193,14 @@ class _Flight:
     def __init__(
         self,
         engine: Engine,
-        stopping: threading.Event,
+        look: Callable[[], None],
         lease: Lease,
         writer: RowWriter,
         progress: Progress,
         report: Callable[[Progress], None],
     ) -> None:
         self._engine = engine
-        self._stopping = stopping
+        self._look = look
         self._lease = lease
         self._writer = writer
         self._progress = progress
@@ -225,9 +223,13 @@ class _Flight:
             while self._open:
                 self._wait()
         except BaseException as error:
+            # Before the cancelling, whose ends come the same way.
+            ended = self._ended_by_now()
             for future in self._open:
                 future.cancel()
             if isinstance(error, GiveBack | EngineLost):
+                for done in ended:
+                    self._keep(done)
                 self._writer.flush()
             raise
         self._writer.flush()
@@ -241,10 +243,7 @@ class _Flight:
     def _wait(self) -> None:
         if self._lease.lost.is_set():
             raise LeaseLost(str(self._lease))
-        if self._stopping.is_set():
-            raise GiveBack("the worker is shutting down")
-        if self._engine.lost:
-            raise EngineLost("the engine is gone")
+        self._look()
         pause = self._writer.seconds_to_flush()
         with contextlib.suppress(Empty):
             self._take(self._ended.get(timeout=LOOK_S if pause is None else min(pause, LOOK_S)))
@@ -253,6 +252,21 @@ class _Flight:
         if time.monotonic() - self._reported >= self.REPORT_S:
             self._reported = time.monotonic()
             self._report(self._progress)
+
+    def _ended_by_now(self) -> list[_Done]:
+        ended = []
+        with contextlib.suppress(Empty):
+            while True:
+                ended.append(self._ended.get_nowait())
+        return ended
+
+    def _keep(self, done: _Done) -> None:
+        """Write what a request that ended just before the chunk came to; no further try."""
+        if done.future.cancelled() or done.future.exception() is not None:
+            return
+        finished = done.row.take(done.future.result(), done.latency_s)
+        if finished is not None:
+            self._write(done.row, finished)
 
     def _take(self, done: _Done) -> None:
         self._open.discard(done.future)
@@ -266,9 +280,11 @@ class _Flight:
             finished = done.row.fail(RequestFailed("the request was cancelled"), done.latency_s)
         if finished is None:
             self._submit(done.row)
-            return
-        row = done.row.collect(finished) if done.row.collect else finished
-        if row is None:  # more parts of its document are at the engine
-            return
-        self._writer.add(row)
-        self._progress.done += 1
+        else:
+            self._write(done.row, finished)
+
+    def _write(self, row: RowInFlight, finished: Row) -> None:
+        whole = row.collect(finished) if row.collect else finished
+        if whole is not None:  # else more parts of its document are at the engine
+            self._writer.add(whole)
+            self._progress.done += 1

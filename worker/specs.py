@@ -65,7 +65,9 @@ class Specs:
     def _load(self, label_spec_id: int) -> Prepared:
         with self._pool.connection() as connection:
             row = queries.label_spec_by_id(connection, label_spec_id=label_spec_id)
-        return prepared(LabelSpec.model_validate({key: row[key] for key in LabelSpec.model_fields}), self._settings, self._engine)
+        return prepared(
+            LabelSpec.model_validate({key: row[key] for key in LabelSpec.model_fields}), self._settings, self._engine
+        )
 
 
 def prepared(spec: LabelSpec, settings: Settings, engine: Engine) -> Prepared:

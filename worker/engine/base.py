@@ -77,8 +77,8 @@ class Engine(Protocol):
     def encode(self, system_prompt: str, user_texts: Sequence[str]) -> list[Prompt]:
         """The whole prompt for each user turn.
 
-        Special tokens inside a user turn stay plain text: a document can't end its turn or begin another. An engine that
-        can't promise this refuses such a prompt when it is submitted.
+        Special tokens inside a user turn stay plain text: a document can't end its turn or begin another. An engine
+        that can't promise this refuses such a prompt when it is submitted.
         """
 
     def offsets(self, text: str) -> list[int]:

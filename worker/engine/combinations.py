@@ -153,9 +153,7 @@ COMBINATIONS: tuple[Combination, ...] = (
 )
 
 
-def known_bad(
-    settings: Settings, arguments: Mapping[str, Any], version: str, device: str
-) -> list[Combination]:
+def known_bad(settings: Settings, arguments: Mapping[str, Any], version: str, device: str) -> list[Combination]:
     """The known faults that a start would meet.
 
     :param arguments: the engine's, after profile and settings. :param device: the GPU's name, empty without one.

@@ -141,7 +141,7 @@ class VllmEngine:
 
     async def generate(self, request: Request) -> Generation:
         """:meth:`submit` for those who are on the engine's loop already."""
-        from vllm.exceptions import VLLMClientError  # noqa: PLC0415
+        from vllm import exceptions  # noqa: PLC0415
         from vllm.inputs.engine import tokens_input  # noqa: PLC0415
         from vllm.sampling_params import RequestOutputKind, SamplingParams, StructuredOutputsParams  # noqa: PLC0415
         from vllm.v1.engine.exceptions import EngineDeadError  # noqa: PLC0415
@@ -163,7 +163,8 @@ class VllmEngine:
                 final = output
         except EngineDeadError as error:
             raise EngineLost(str(error)) from None
-        except (VLLMClientError, ValueError, TypeError) as error:
+        # vLLM 0.26 raises ValueError for what later versions have a class for.
+        except (getattr(exceptions, "VLLMClientError", ValueError), ValueError, TypeError) as error:
             # Said before the request reaches the core: the same prompt would be refused again.
             raise RowFinal(Outcome.REJECTED, Reason.REFUSED, _cause(error)) from None
         except Exception as error:

@@ -1,0 +1,35 @@
+"""The command `worker`."""
+
+import sys
+
+import typer
+
+from schemas.errors import GleanerError
+from worker.cli.bench import bench
+from worker.cli.check import check
+from worker.cli.start import start
+
+app = typer.Typer(
+    name="worker",
+    help="Labels documents: takes chunks from the queue, runs them through its engine, writes rows to Postgres.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+app.command(
+    epilog="Example: GLEANER_MODEL=qwen3-8b GLEANER_MODEL_PATH=/models/qwen3-8b worker start --profile h200 --name gpu0"
+)(start)
+app.command(epilog="Example: worker check --schema papers --json")(check)
+app.command(epilog="Example: worker bench sample.jsonl --schema papers --json bench.json")(bench)
+
+
+def main() -> None:
+    """The console script: an error that a user can mend is one line and an exit code."""
+    try:
+        app()
+    except GleanerError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+
+
+if __name__ == "__main__":
+    main()
