@@ -16,7 +16,7 @@ from schemas.settings import Settings
 from worker.chunk import ChunkRunner, GiveBack, Progress
 from worker.engine import create_engine
 from worker.engine.base import Engine
-from worker.health import HealthWatch
+from worker.health import EXIT_ENGINE_LOST, HealthWatch
 from worker.lease import LeaseKeeper
 
 logger = logging.getLogger(__name__)
@@ -83,7 +83,8 @@ class Runtime:
             raise failure[0]
 
     def _leave(self, exit_code: int) -> None:
-        self.draining.set()
+        # A dead engine finishes nothing.
+        (self.stopping if exit_code == EXIT_ENGINE_LOST else self.draining).set()
         if state.should_stop is None:  # else it is stopping already, with an exit code of its own
             state.should_stop = exit_code
 
@@ -136,7 +137,7 @@ def create_worker_app(settings: Settings, runtime: Runtime) -> Celery:
             return runtime.runner.run(chunk.job_id, chunk.chunk_no, report)
         except GiveBack as error:
             logger.warning("%s given back: %s", chunk, error)
-            raise Reject(str(error), requeue=True) from error
+            raise Reject(str(error), requeue=True) from None  # the log has said why
 
     @worker_shutting_down.connect(weak=False)  # type: ignore[untyped-decorator]
     def stop_claiming(**_: Any) -> None:

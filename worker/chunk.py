@@ -28,6 +28,8 @@ logger = logging.getLogger(__name__)
 LOOK_S = 0.2
 #: Longest pause before a chunk in trouble is delivered again, in seconds: a slot waits that long.
 MAX_PAUSE_S = 30.0
+#: What a chunk says of an engine that died; what the engine says of itself is in the worker's log.
+ENGINE_GONE = "the engine is gone"
 #: Pause before a message goes back that came to a worker on its way out, in seconds: it comes again at once.
 LEAVING_PAUSE_S = 0.5
 
@@ -109,9 +111,12 @@ class ChunkRunner:
             self._finish(lease)
         except LeaseLost:
             return "given up: another worker holds the chunk now"
-        except (GiveBack, EngineLost) as error:
-            self._release(lease, error)
-            raise GiveBack(str(error)) from error
+        except GiveBack as error:
+            self._release(lease, str(error))
+            raise
+        except EngineLost as error:
+            self._release(lease, ENGINE_GONE)
+            raise GiveBack(ENGINE_GONE) from error
         except Exception as error:
             return self._trouble(lease, error)
         finally:
@@ -121,7 +126,7 @@ class ChunkRunner:
     def _trouble(self, lease: Lease, error: Exception) -> str:
         """An error that is no row's: try the chunk again, a bounded number of times, with growing pauses."""
         logger.error("%s: %s", lease, error, exc_info=None if isinstance(error, CanaryFailed) else error)
-        self._release(lease, error)
+        self._release(lease, str(error) or type(error).__name__)
         if lease.attempt >= self._settings.chunk_attempts:
             return f"left after {lease.attempt} attempts: {error}"
         self._stopping.wait(min(2.0**lease.attempt, MAX_PAUSE_S))
@@ -155,10 +160,10 @@ class ChunkRunner:
 
     def _look(self) -> None:
         """Raises what ends all chunks of this worker."""
+        if self._engine.lost:
+            raise EngineLost(ENGINE_GONE)
         if self._stopping.is_set():
             raise GiveBack("the worker is shutting down")
-        if self._engine.lost:
-            raise EngineLost("the engine is gone")
 
     def _finish(self, lease: Lease) -> None:
         for attempt in retrying():
@@ -172,9 +177,8 @@ class ChunkRunner:
                     raise RuntimeError(f"{lease}: a document has no row")
                 queries.finish_job(connection, job_id=lease.job_id)
 
-    def _release(self, lease: Lease, error: Exception) -> None:
+    def _release(self, lease: Lease, words: str) -> None:
         """Free the lease, so that the next delivery need not wait for it to run out. Best effort: it runs out."""
-        words = str(error) or type(error).__name__
         try:
             with self._pool.connection() as connection:
                 queries.release_chunk(

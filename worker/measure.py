@@ -15,6 +15,9 @@ from worker.engine.base import Engine, Generation, Request
 from worker.row import Row, RowInFlight
 from worker.specs import Prepared
 
+#: Times ``seconds`` after which a run is cut off. A slow node's first answer takes longer than a fast node's whole run,
+#: and a run without an answer says nothing.
+CUT_OFF = 6
 #: Seconds between looks at clock and engine while nothing ends.
 LOOK_S = 0.2
 
@@ -78,20 +81,21 @@ class Measure:
 
         :param documents: with ``ordinal``, ``external_id``, ``text`` and ``meta``.
         :param in_flight: requests at the engine at once. :param grammar: whether outputs are bound to the label schema.
-        :param seconds: after so many nothing more is submitted; what is in flight has as long again to end.
+        :param seconds: after so many nothing more is submitted; what is in flight may end, until
+            :data:`CUT_OFF` times as many.
         :raises EngineLost: when the engine is gone.
         """
         run = _Run(self._engine, Figures(in_flight), grammar, self._rules.reserved_output_tokens)
         waiting = iter(documents)
         started = last = time.monotonic()
-        while (now := time.monotonic()) < started + 2 * seconds:
+        while (now := time.monotonic()) < started + CUT_OFF * seconds:
             room = in_flight - len(run.open)
             batch = list(islice(waiting, room)) if now < started + seconds else []
             for made in prepare(self._engine, self._rules, self._turn, batch):
                 run.start(made)
-            if not run.open:
+            if not run.open and not batch:
                 break
-            if run.wait():
+            if run.open and run.wait():
                 last = time.monotonic()
         for future in run.open:
             future.cancel()

@@ -29,6 +29,7 @@ from ops.bench.product import run_product
 from ops.bench.sampling import Sampler
 from schemas.label_spec import LabelSpec, load_label_spec
 from schemas.settings import Settings, load_settings
+from worker.engine.base import Generation
 from worker.engine.vllm import VllmEngine, engine_arguments
 from worker.prompt import UserTurn
 from worker.row import LabelCheck, RowInFlight, RowRules
@@ -68,12 +69,15 @@ class Counter:
         self.counts[outcome] += 1
 
 
-def run_llm(lanes: list[str], records: list[dict[str, Any]], spec: LabelSpec, settings: Settings) -> dict[str, Any]:
+def run_llm(
+    lanes: list[str], records: list[dict[str, Any]], warm_up: int, spec: LabelSpec, settings: Settings
+) -> dict[str, Any]:
     """Lanes A and C, on one ``vllm.LLM``."""
     from vllm import LLM, SamplingParams  # noqa: PLC0415
     from vllm.sampling_params import StructuredOutputsParams  # noqa: PLC0415
 
-    llm = LLM(**engine_arguments(settings))
+    # The one argument that only the asynchronous engine has.
+    llm = LLM(**{name: value for name, value in engine_arguments(settings).items() if name != "enable_log_requests"})
     turn = UserTurn(spec)
     chats = [
         [
@@ -90,8 +94,8 @@ def run_llm(lanes: list[str], records: list[dict[str, Any]], spec: LabelSpec, se
     def label(part: list[Any]) -> list[Any]:
         return list(llm.chat(part, sampling, use_tqdm=False))
 
-    label(chats[-WARM_UP:])
-    measured = chats[:-WARM_UP]
+    label(chats[-warm_up:])
+    measured = chats[:-warm_up]
     results = {}
     for lane in lanes:
         size = int(lane[1:] or len(measured))
@@ -109,18 +113,17 @@ def run_llm(lanes: list[str], records: list[dict[str, Any]], spec: LabelSpec, se
     return results
 
 
-async def _feed(engine: VllmEngine, rows: list[RowInFlight], counter: Counter, in_flight: int) -> None:
+async def _feed(engine: VllmEngine, rows: list[RowInFlight], in_flight: int) -> list[Generation]:
     gate = asyncio.Semaphore(in_flight)
 
-    async def one(row: RowInFlight) -> None:
+    async def one(row: RowInFlight) -> Generation:
         async with gate:
-            generation = await engine.generate(row.request())
-        counter.take(generation.text, generation.finish_reason, generation.output_tokens)
+            return await engine.generate(row.request())
 
-    await asyncio.gather(*(one(row) for row in rows))
+    return await asyncio.gather(*(one(row) for row in rows))
 
 
-def run_async(records: list[dict[str, Any]], spec: LabelSpec, settings: Settings) -> dict[str, Any]:
+def run_async(records: list[dict[str, Any]], warm_up: int, spec: LabelSpec, settings: Settings) -> dict[str, Any]:
     """Lane B."""
     engine = VllmEngine(settings)
     engine.start()
@@ -131,14 +134,16 @@ def run_async(records: list[dict[str, Any]], spec: LabelSpec, settings: Settings
     )
     rows = [RowInFlight(rules, number, prompt) for number, prompt in enumerate(prompts)]
     in_flight = 2 * engine.info.max_num_seqs
-    engine.run(_feed(engine, rows[-WARM_UP:], Counter(spec), in_flight))
+    engine.run(_feed(engine, rows[-warm_up:], in_flight))
     counter = Counter(spec)
     with Sampler(os.getpid()) as usage:
         started = time.monotonic()
-        engine.run(_feed(engine, rows[:-WARM_UP], counter, in_flight))
+        generations = engine.run(_feed(engine, rows[:-warm_up], in_flight))
         seconds = time.monotonic() - started
+    for generation in generations:
+        counter.take(generation.text, generation.finish_reason, generation.output_tokens)
     engine.close()
-    return {"B": result(len(rows) - WARM_UP, seconds, counter.output_tokens, counter.counts, usage.as_json())}
+    return {"B": result(len(rows) - warm_up, seconds, counter.output_tokens, counter.counts, usage.as_json())}
 
 
 def result(
@@ -174,6 +179,7 @@ def main() -> None:
     parser.add_argument("corpus", type=Path)
     parser.add_argument("--model-path", required=True)
     parser.add_argument("--documents", type=int, default=4000)
+    parser.add_argument("--warm-up", type=int, default=WARM_UP, help="documents labelled first, unmeasured")
     parser.add_argument("--lanes", default="A,B,C64,C256,D")
     parser.add_argument("--schema", default="packages")
     parser.add_argument("--out", type=Path)
@@ -183,13 +189,13 @@ def main() -> None:
     if arguments.child:
         spec, _ = load_label_spec(arguments.schema)
         settings = load_settings().model_copy(update={"model_path": arguments.model_path})
-        records = documents(arguments.corpus, arguments.documents + WARM_UP)
+        records = documents(arguments.corpus, arguments.documents + arguments.warm_up)
         if lanes == ["B"]:
-            results = run_async(records, spec, settings)
+            results = run_async(records, arguments.warm_up, spec, settings)
         elif lanes == ["D"]:
-            results = run_product(records, WARM_UP, arguments.schema, settings)
+            results = run_product(records, arguments.warm_up, arguments.schema, settings)
         else:
-            results = run_llm(lanes, records, spec, settings)
+            results = run_llm(lanes, records, arguments.warm_up, spec, settings)
         arguments.out.write_text(json.dumps(results))
         return
     results = {}
@@ -201,6 +207,7 @@ def main() -> None:
             out = Path(folder) / "result.json"
             command = [sys.executable, "-m", "ops.bench.lanes", str(arguments.corpus), "--child", "--out", str(out)]
             command += ["--model-path", arguments.model_path, "--documents", str(arguments.documents)]
+            command += ["--warm-up", str(arguments.warm_up)]
             command += ["--lanes", ",".join(chosen), "--schema", arguments.schema]
             ended = subprocess.run(command, check=False)
             if ended.returncode:

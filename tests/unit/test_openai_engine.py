@@ -1,6 +1,7 @@
 """The openai engine against a small HTTP server that can be as unkind as real ones."""
 
 import json
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
@@ -302,11 +303,12 @@ def test_retry_after_is_kept_to_within_its_bound(server: FakeServer, start: Star
 
 def test_a_request_that_hangs_fails_and_the_others_do_not(server: FakeServer, start: Start, monkeypatch: Any) -> None:
     monkeypatch.setattr(openai, "TRIES", 2)
-    engine = start(openai_timeout_s=0.2)
+    engine = start(openai_timeout_s=1)
     by_text(server, {"bad": Answer(act="hang")})
-    bad, good = submit(engine, "bad"), submit(engine, "good")
+    bad = submit(engine, "bad")
+    assert server.hanging.acquire(timeout=PATIENCE_S)
+    assert submit(engine, "good").result(PATIENCE_S).text
     assert isinstance(failure(bad), RequestFailed)
-    assert good.result(PATIENCE_S).text
 
 
 def test_no_more_requests_at_once_than_allowed(server: FakeServer, start: Start) -> None:
@@ -521,6 +523,14 @@ def test_offsets_cover_the_text_evenly(server: FakeServer, start: Start, counts:
     server.tokenize = lambda _: Answer({"count": 4}) if counts else Answer(status=404)
     offsets = start().offsets("0123456789")
     assert offsets == ([0, 2, 5, 7] if counts else [0, 2, 4, 6, 8])
+
+
+def test_without_its_package_the_engine_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "openai", None)
+    for module in (openai, server_module):
+        monkeypatch.delitem(sys.modules, module.__name__)
+    with pytest.raises(EngineUnavailable, match=r"pip install 'gleaner\[openai\]'"):
+        create_engine(Settings(engine="openai"))
 
 
 def test_before_the_start_nothing_is_lost_and_closing_is_no_error(clean_environment: None) -> None:

@@ -28,7 +28,7 @@ def bench(
     text_field: Annotated[str, typer.Option(help="Field that holds a document's text.")] = "text",
     id_field: Annotated[str, typer.Option(help="Field that holds a document's id.")] = "id",
     seconds: Annotated[
-        float, typer.Option(min=0.1, help="Seconds a point; what is in flight then has as long again to end.")
+        float, typer.Option(min=0.1, help="Seconds a point; what is in flight then may end, within five times as many.")
     ] = 10.0,
     most: Annotated[
         int, typer.Option("--in-flight", min=1, max=4096, help="Documents in flight at the last point.")

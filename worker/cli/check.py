@@ -26,8 +26,8 @@ from worker.specs import Prepared, prepared
 
 #: Documents of the timed batch: enough to see the engine batch, a second on a GPU and half a minute on two CPU cores.
 DOCUMENTS = 16
-#: Seconds for the timed batch, twice over at most.
-BATCH_S = 60.0
+#: Seconds for the timed batch; what has begun by then may end, see :mod:`worker.measure`.
+BATCH_S = 20.0
 #: One document of the batch, 90 tokens or so: the length of a short abstract.
 TEXT = (
     "Study {n}. We measure how the metabolic rate of {n} species of mammals changes with body mass, from shrews to "
@@ -111,10 +111,7 @@ def _tried(engine: Engine, labels: Prepared) -> dict[str, Any]:
     }
     answered = sum(figures.outcomes[outcome] for outcome in (Outcome.OK, Outcome.TRUNCATED, Outcome.INVALID))
     if answered < DOCUMENTS:
-        return {
-            **found,
-            "error": f"{DOCUMENTS - answered} of {DOCUMENTS} documents got no answer in {2 * BATCH_S:.0f} s",
-        }
+        return {**found, "error": f"only {answered} of {DOCUMENTS} documents got an answer"}
     return {**found, "healthy": True}
 
 

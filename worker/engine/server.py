@@ -117,6 +117,8 @@ class Server:
         if "messages" in what and "chat_template_kwargs" in self.extra_body:
             what["chat_template_kwargs"] = self.extra_body["chat_template_kwargs"]
         async with self._counting:
+            if self.lost is not None:  # a chunk's worth of time-outs would hold up the worker's end
+                return None
             answer = await self._beside(self.client.post, "/tokenize", body={"model": self.model, **what})
         count = answer.get("count")
         return count if isinstance(count, int) else None
