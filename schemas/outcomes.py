@@ -20,7 +20,7 @@ class Reason(StrEnum):
     EMPTY = "empty"  #: rejected: nothing but white space
     OVER_LONG = "over_long"  #: rejected: prompt and output do not fit the model's context
     MISSING_FIELD = "missing_field"  #: rejected: the prompt template names a field that the document lacks
-    REFUSED = "refused"  #: rejected: the engine refused the prompt
+    REFUSED = "refused"  #: rejected: the engine refused the prompt; invalid: the model refused to answer
     OUTPUT_LIMIT = "output_limit"  #: truncated
     NOT_JSON = "not_json"  #: invalid: the output is no JSON, or holds NaN or Infinity
     SCHEMA_MISMATCH = "schema_mismatch"  #: invalid: a value breaks the label schema

@@ -83,7 +83,8 @@ def upgrade() -> None:
         sa.Column("reason", sa.Text(), nullable=False),
         sa.Column("excerpt", sa.Text(), nullable=False),
         sa.CheckConstraint(
-            "code IN ('invalid_json', 'not_an_object', 'missing_id', 'missing_text', 'text_not_string', 'duplicate_id', 'too_large', 'bad_encoding')",
+            "code IN ('invalid_json', 'not_an_object', 'missing_id', 'missing_text', 'text_not_string',"
+            " 'duplicate_id', 'too_large', 'bad_encoding')",
             name="corpus_rejects_code_check",
         ),
         sa.PrimaryKeyConstraint("corpus_id", "position", name="corpus_rejects_pkey"),
