@@ -10,8 +10,10 @@ from psycopg.types.json import Json, Jsonb
 from producer.chunking import cut_chunks
 from producer.loader import Corpus
 from schemas.database import Connection, queries
+from schemas.errors import UsageError
 from schemas.jsontext import make_storable
 from schemas.label_spec import LabelSpec
+from schemas.settings import Settings
 from schemas.views import create_views, view_name
 
 
@@ -56,6 +58,19 @@ def freeze_label_spec(connection: Connection, spec: LabelSpec) -> FrozenSpec:
         if found is None or not queries.view_exists(connection, name=view_name(spec, row["version"])):
             create_views(connection, spec, row["id"], row["version"])
     return FrozenSpec(row["id"], spec.name, row["version"], created=found is None)
+
+
+def job_model(connection: Connection, settings: Settings) -> str:
+    """The model of a new job: the one that is set, else the only one that workers of this database have served.
+
+    :raises UsageError: when none is set and workers have served several.
+    """
+    if "model" in settings.model_fields_set:
+        return settings.model
+    served = [row["model"] for row in queries.served_models(connection)]
+    if len(served) > 1:
+        raise UsageError(f"workers serve several models: name one with --model ({', '.join(served)})")
+    return served[0] if served else settings.model
 
 
 def create_job(connection: Connection, corpus: Corpus, spec: FrozenSpec, model: str, chunk_size: int) -> Job:

@@ -54,7 +54,6 @@ def create_app(settings: Settings) -> Celery:
         task_store_errors_even_if_ignored=False,
         task_acks_late=True,
         worker_prefetch_multiplier=1,
-        worker_concurrency=settings.worker_slots,
         worker_pool="threads",
         worker_hijack_root_logger=False,
         worker_send_task_events=True,

@@ -88,12 +88,12 @@ class Settings(BaseSettings):
     )
 
     # -- worker -----------------------------------------------------------------------------------
-    worker_slots: int = Field(
-        4,
+    worker_slots: int | None = Field(
+        None,
         ge=1,
         le=64,
-        description="Chunks in flight at once: slots x chunk_size of at least 3 x max_num_seqs keeps the engine's "
-        "queue from draining between chunks.",
+        description="Chunks in flight at once. Default: as many chunks of GLEANER_CHUNK_SIZE as hold 3 x max_num_seqs "
+        "documents, at least 4: two steps' worth always wait while a chunk ends and the next is claimed.",
     )
     lease_s: int = Field(
         120,

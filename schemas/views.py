@@ -22,6 +22,8 @@ _AFTER = {
     "reason_code": "l.reason_code",
     "reason": "l.reason",
     "raw_output": "l.raw_output",
+    "dropped_tokens": "l.dropped_tokens",
+    "parts": "l.parts",
     "model": "j.model",
     "meta": "d.meta",
     "document_flags": "d.flags",

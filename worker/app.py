@@ -28,9 +28,11 @@ EXTRA_CONNECTIONS = 1
 class Runtime:
     """What lives as long as the worker: engine, connections, leases, health."""
 
-    def __init__(self, settings: Settings, name: str) -> None:
+    def __init__(self, settings: Settings, name: str, slots: int) -> None:
+        """:param slots: chunks in flight at once."""
         self.settings = settings
         self.name = name
+        self._slots = slots
         #: Give chunks back now.
         self.stopping = threading.Event()
         #: Claim no more chunks, finish those in flight.
@@ -49,7 +51,7 @@ class Runtime:
         """
         self._engine = create_engine(self.settings)
         self._start_engine(self._engine)
-        self._pool = open_pool(self.settings, f"worker {self.name}", self.settings.worker_slots + EXTRA_CONNECTIONS)
+        self._pool = open_pool(self.settings, f"worker {self.name}", self._slots + EXTRA_CONNECTIONS)
         self._leases = LeaseKeeper(self._pool, self.settings, self.name)
         self._leases.start()
         self.runner = ChunkRunner(

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from migrations import head_revision
 from producer.cli.output import JsonFlag, counted, print_json, progress_bar, say
 from producer.fields import check_fields
-from producer.jobs import FrozenSpec, Job, create_job, freeze_label_spec
+from producer.jobs import FrozenSpec, Job, create_job, freeze_label_spec, job_model
 from producer.loader import Corpus, load_corpus
 from producer.publish import publish_open_chunks
 from producer.readers import Reader, open_reader
@@ -38,7 +38,9 @@ def enqueue(
     ],
     id_field: Annotated[str, typer.Option(help="Field that holds a document's id: text or a whole number.")] = "id",
     text_field: Annotated[str, typer.Option(help="Field that holds a document's text.")] = "text",
-    model: Annotated[str | None, typer.Option(help="Model that labels. Default: GLEANER_MODEL.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Model that labels. Default: GLEANER_MODEL, else the only one served so far.")
+    ] = None,
     chunk_size: Annotated[
         int | None, typer.Option(help="Documents a chunk. Default: GLEANER_CHUNK_SIZE (256).")
     ] = None,
@@ -67,15 +69,16 @@ def enqueue(
     with connect(settings, "producer enqueue") as connection, create_app(settings) as broker:
         require_migrated(connection, head_revision())
         require_broker(broker, settings)
+        model = job_model(connection, settings)
         check_fields(reader, mapping, template_fields(spec.template))
         with progress_bar(not as_json) as progress:
             loaded = load_corpus(connection, reader, mapping, name or _corpus_name(corpus), settings, progress)
             frozen = freeze_label_spec(connection, spec)
-            job = create_job(connection, loaded, frozen, settings.model, settings.chunk_size)
-            published = publish_open_chunks(connection, broker, settings, job.id, settings.model, progress)
+            job = create_job(connection, loaded, frozen, model, settings.chunk_size)
+            published = publish_open_chunks(connection, broker, settings, job.id, model, progress)
         # A worker that died between its last chunk and the job's end left this to do.
         queries.finish_job(connection, job_id=job.id)
-        summary = _summary(connection, reader, loaded, frozen, job, published)
+        summary = {**_summary(connection, reader, loaded, frozen, job, published), "model": model}
     if as_json:
         print_json(summary)
     else:

@@ -126,3 +126,7 @@ SELECT to_regclass('gleaner.alembic_version') IS NOT NULL;
 -- name: database_revision()$
 -- The revision that the last migration left. Only where is_migrated.
 SELECT version_num FROM gleaner.alembic_version;
+
+-- name: served_models()
+-- The models that workers have served from this database, the last one first.
+SELECT info ->> 'model' AS model FROM gleaner.engines GROUP BY 1 ORDER BY max(registered_at) DESC;

@@ -1,4 +1,4 @@
-"""A real server to talk to: `vllm serve` on the CPU with the demo's model."""
+"""Workers as processes, and a real server to talk to: `vllm serve` on the CPU with the demo's model."""
 
 import importlib.util
 import json
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from worker_process import enqueue_job, start_worker  # noqa: F401 (fixtures)
 
 from ops.demo_model import NAME, ensure_model
 from ops.processes import SupervisedProcess

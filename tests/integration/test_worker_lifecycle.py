@@ -1,8 +1,6 @@
 """How a worker ends: told to, its engine dead, its memory full; nothing is lost and another finishes the job."""
 
-from worker_process import EnqueueJob, StartWorker, enqueue_job, eventually, start_worker
-
-__all__ = ["enqueue_job", "start_worker"]
+from worker_process import EnqueueJob, StartWorker, eventually
 
 #: Rows a second of a worker that is to be met in mid-chunk.
 SLOW = 20

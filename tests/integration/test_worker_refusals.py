@@ -10,12 +10,10 @@ from typing import Any
 
 import pytest
 import redis
-from worker_process import WAIT_S, EnqueueJob, StartWorker, enqueue_job, eventually, start_worker
+from worker_process import WAIT_S, EnqueueJob, StartWorker, eventually
 
 from schemas.queue import ChunkMessage, create_app, publish, queue_name
 from schemas.settings import Settings
-
-__all__ = ["enqueue_job", "start_worker"]
 
 NOWHERE = "127.0.0.1:9"  # the discard port: nobody listens
 

@@ -11,11 +11,20 @@ from schemas.errors import UsageError
 from schemas.queue import create_app, queue_name, require_broker
 from schemas.settings import Settings
 from worker.cli.options import ProfileOption, settings_with
+from worker.engine.profiles import sequences_a_step
 from worker.identity import default_name, node_name, require_only_one, set_compile_cache
 
 #: The one pool whose threads can share an engine. prefork would fork it, solo blocks the consumer while a chunk runs,
 #: and green threads patch the sockets that the engine's own loop uses.
 POOL = "threads"
+
+#: Steps' worth of documents in flight: exactly one starves the scheduler between a finish and the next submit, two must
+#: always wait, and one more is lost while a chunk ends and the next is claimed.
+FLIGHT_STEPS = 3
+#: Fewer would leave one chunk alone with the engine when others end together.
+MIN_SLOTS = 4
+#: More are threads that wait for one another's share of the processor.
+MAX_SLOTS = 64
 
 
 def start(
@@ -25,7 +34,8 @@ def start(
     ] = None,
     profile: ProfileOption = None,
     slots: Annotated[
-        int | None, typer.Option(min=1, max=64, help="Chunks in flight at once. Default: GLEANER_WORKER_SLOTS.")
+        int | None,
+        typer.Option(min=1, max=MAX_SLOTS, help="Chunks in flight at once. Default: enough to keep the engine fed."),
     ] = None,
     pool: Annotated[str, typer.Option(help=f"Celery's pool. Only {POOL}: others can't share an engine.")] = POOL,
     log_level: Annotated[str, typer.Option(help="DEBUG, INFO, WARNING or ERROR.")] = "INFO",
@@ -40,13 +50,18 @@ def start(
     if log_level.upper() not in logging.getLevelNamesMapping():
         raise UsageError(f"unknown log level {log_level!r}: use DEBUG, INFO, WARNING or ERROR")
     settings = settings_with(profile)
-    if slots is not None:
-        settings = settings.model_copy(update={"worker_slots": slots})
+    slots = slots or settings.worker_slots or slots_for(settings)
     name = name or default_name()
     node = node_name(name)
     _require_services(settings, node)
     set_compile_cache(name)
-    raise typer.Exit(_work(settings, node, log_level.upper()))
+    raise typer.Exit(_work(settings, node, slots, log_level.upper()))
+
+
+def slots_for(settings: Settings) -> int:
+    """Chunks in flight that keep the engine's queue from draining while a chunk ends and the next is claimed."""
+    documents = FLIGHT_STEPS * sequences_a_step(settings)
+    return min(MAX_SLOTS, max(MIN_SLOTS, -(-documents // settings.chunk_size)))
 
 
 def _require_services(settings: Settings, node: str) -> None:
@@ -57,14 +72,14 @@ def _require_services(settings: Settings, node: str) -> None:
         require_only_one(celery, node)
 
 
-def _work(settings: Settings, node: str, log_level: str) -> int:
+def _work(settings: Settings, node: str, slots: int, log_level: str) -> int:
     from worker.app import Runtime, create_worker_app  # noqa: PLC0415 (celery's worker takes a second to import)
 
-    celery = create_worker_app(settings, Runtime(settings, node))
+    celery = create_worker_app(settings, Runtime(settings, node, slots))
     worker = celery.Worker(
         hostname=node,
         pool_cls=POOL,
-        concurrency=settings.worker_slots,
+        concurrency=slots,
         queues=[queue_name(settings.model)],
         loglevel=log_level,
         task_events=True,

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from schemas.settings import Settings
+
 
 @dataclass(frozen=True)
 class Profile:
@@ -115,3 +117,11 @@ PROFILES: dict[str, Profile] = {
         },
     ),
 }
+
+
+def sequences_a_step(settings: Settings) -> int:
+    """Sequences that the engine will work on at once: as set, else the profile's, else the common number."""
+    if settings.engine == "openai":
+        return settings.openai_concurrency
+    profile = PROFILES[settings.engine_profile].arguments
+    return int(settings.max_num_seqs or profile.get("max_num_seqs") or COMMON["max_num_seqs"])
