@@ -3,7 +3,6 @@
 from pathlib import Path
 
 from alembic.config import Config
-from alembic.script import ScriptDirectory
 
 from schemas.settings import Settings
 
@@ -14,12 +13,3 @@ def alembic_config(settings: Settings) -> Config:
     config.set_main_option("script_location", str(Path(__file__).parent))
     config.attributes["settings"] = settings
     return config
-
-
-def head_revision() -> str:
-    """The revision that this version of Gleaner needs."""
-    config = Config()
-    config.set_main_option("script_location", str(Path(__file__).parent))
-    head = ScriptDirectory.from_config(config).get_current_head()
-    assert head is not None
-    return head

@@ -16,6 +16,9 @@ from schemas.settings import Settings
 Connection = psycopg.Connection[DictRow]
 Pool = ConnectionPool[Connection]
 
+#: The revision of migrations/ that this version needs. Here, so that commands need not load Alembic to compare it.
+REVISION = "0001"
+
 #: Every statement by its name, as a function of a connection and keyword parameters.
 queries: Any = aiosql.from_path(str(files("schemas") / "sql"), "psycopg", encoding="utf-8")
 
@@ -89,8 +92,8 @@ def open_pool(settings: Settings, application: str, size: int) -> Pool:
     return pool
 
 
-def require_migrated(connection: Connection, expected: str) -> None:
-    """Check that the database's revision is ``expected``.
+def require_migrated(connection: Connection) -> None:
+    """Check that the database is at :data:`REVISION`.
 
     :raises DatabaseNotMigrated: names both and the remedy.
     """
@@ -99,8 +102,8 @@ def require_migrated(connection: Connection, expected: str) -> None:
     if row and row["found"]:
         found = connection.execute("SELECT version_num FROM gleaner.alembic_version").fetchone()
         revision = found["version_num"] if found else None
-    if revision != expected:
+    if revision != REVISION:
         raise DatabaseNotMigrated(
-            f"the database is at revision {revision or 'none'}, this version needs {expected}: "
+            f"the database is at revision {revision or 'none'}, this version needs {REVISION}: "
             "run `producer db upgrade`."
         )

@@ -24,8 +24,6 @@ from sqlmodel import Field, SQLModel
 from schemas.outcomes import Outcome, RejectCode
 
 SCHEMA = "gleaner"
-#: Analysts' views live in a schema of their own, so that they see columns and not our book-keeping.
-VIEW_SCHEMA = "labels"
 
 
 class JobState(StrEnum):

@@ -7,8 +7,9 @@ from psycopg import errors, sql
 from schemas.database import Connection
 from schemas.errors import GleanerError, UsageError
 from schemas.label_spec import LabelSpec
-from schemas.tables import VIEW_SCHEMA
 
+#: Views live in a schema of their own, so that analysts see columns and not our book-keeping.
+VIEW_SCHEMA = "labels"
 #: Bytes of an identifier; Postgres cuts longer ones in silence.
 MAX_IDENTIFIER_BYTES = 63
 #: A label field with one of these names gets this prefix in the view, so that both can be selected.

@@ -6,9 +6,8 @@ from typing import Any
 import typer
 from pydantic import SecretStr
 
-from migrations import head_revision
 from producer.cli.output import JsonFlag, print_json, say
-from schemas.database import connect, database_address, require_migrated
+from schemas.database import REVISION, connect, database_address, require_migrated
 from schemas.errors import GleanerError
 from schemas.queue import broker_address, create_app, require_broker
 from schemas.settings import ENV_PREFIX, Settings, load_settings
@@ -26,7 +25,7 @@ def doctor(as_json: JsonFlag = False) -> None:
     listed = [_setting(settings, name) for name in Settings.model_fields]
     checks = [
         _check("Postgres", database_address(settings), lambda: connect(settings, "producer doctor").close()),
-        _check("tables", f"revision {head_revision()}", lambda: _tables(settings)),
+        _check("tables", f"revision {REVISION}", lambda: _tables(settings)),
         _check("broker", broker_address(settings), lambda: _broker(settings)),
     ]
     if as_json:
@@ -63,7 +62,7 @@ def _check(what: str, where: str, run: Callable[[], None]) -> dict[str, Any]:
 
 def _tables(settings: Settings) -> None:
     with connect(settings, "producer doctor") as connection:
-        require_migrated(connection, head_revision())
+        require_migrated(connection)
 
 
 def _broker(settings: Settings) -> None:

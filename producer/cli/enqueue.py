@@ -6,7 +6,6 @@ from typing import Annotated, Any
 import typer
 from pydantic import ValidationError
 
-from migrations import head_revision
 from producer.cli.output import JsonFlag, counted, print_json, progress_bar, say
 from producer.fields import check_fields
 from producer.jobs import FrozenSpec, Job, create_job, freeze_label_spec, job_model
@@ -67,7 +66,7 @@ def enqueue(
     )
     mapping = FieldMapping(id_field, text_field)
     with connect(settings, "producer enqueue") as connection, create_app(settings) as broker:
-        require_migrated(connection, head_revision())
+        require_migrated(connection)
         require_broker(broker, settings)
         model = job_model(connection, settings)
         check_fields(reader, mapping, template_fields(spec.template))

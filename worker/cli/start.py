@@ -5,7 +5,6 @@ from typing import Annotated
 
 import typer
 
-from migrations import head_revision
 from schemas.database import connect, require_migrated
 from schemas.errors import UsageError
 from schemas.queue import create_app, queue_name, require_broker
@@ -66,7 +65,7 @@ def slots_for(settings: Settings) -> int:
 
 def _require_services(settings: Settings, node: str) -> None:
     with connect(settings, "worker start") as connection:
-        require_migrated(connection, head_revision())
+        require_migrated(connection)
     with create_app(settings) as celery:
         require_broker(celery, settings)
         require_only_one(celery, node)
