@@ -63,6 +63,11 @@ class LeaseKeeper:
 
     def claim(self, job_id: int, chunk_no: int) -> Lease | None:
         """Take the chunk's lease, or say (log) why it is not to be had and return None."""
+        with self._lock:
+            # A broker that lost its connection delivers what is being worked on once more, to the same worker.
+            if any((lease.job_id, lease.chunk_no) == (job_id, chunk_no) for lease in self._held):
+                logger.info("job %d chunk %d is not to be claimed: this worker works on it", job_id, chunk_no)
+                return None
         with self._pool.connection() as connection:
             row = queries.claim_chunk(
                 connection,

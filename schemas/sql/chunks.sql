@@ -1,13 +1,14 @@
 -- name: claim_chunk(owner, lease_s, job_id, chunk_no, model)^
--- Take the lease of a chunk that nobody holds, of a job of this worker's model. The new attempt is the
+-- Take the lease of a chunk that nobody else holds, of a job of this worker's model. The new attempt is the
 -- fencing token of everything that is written for the chunk from now on. No row: not ours to work on.
+-- A lease of our own is one that we could not give back, or that a process of our name left when it died.
 UPDATE gleaner.chunks AS chunk
 SET state = 'running', attempt = attempt + 1, lease_owner = :owner,
     lease_until = now() + make_interval(secs => :lease_s)
 FROM gleaner.jobs AS job
 WHERE chunk.job_id = :job_id AND chunk.chunk_no = :chunk_no
   AND chunk.state IN ('queued', 'running')
-  AND (chunk.lease_until IS NULL OR chunk.lease_until < now())
+  AND (chunk.lease_until IS NULL OR chunk.lease_until < now() OR chunk.lease_owner = :owner)
   AND job.id = chunk.job_id AND job.state IN ('queued', 'running') AND job.model = :model
 RETURNING chunk.job_id, chunk.chunk_no, chunk.attempt, chunk.first_ordinal, chunk.last_ordinal, chunk.size,
     job.corpus_id, job.label_spec_id;

@@ -1,0 +1,140 @@
+"""Leases and their fencing tokens, against real Postgres: who may work on a chunk, and whose writes count."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from schemas.database import Connection, Pool, open_pool, queries
+from schemas.outcomes import LeaseLost, Outcome
+from schemas.settings import Settings
+from worker.lease import Lease, LeaseKeeper
+from worker.row import Row
+from worker.writer import RowWriter
+
+DOCUMENTS = 6
+
+
+@pytest.fixture
+def pool(settings: Settings) -> Iterator[Pool]:
+    with open_pool(settings, "tests", size=4) as pool:
+        yield pool
+
+
+@pytest.fixture
+def job(run_cli: Callable[..., Any], write_corpus: Callable[..., Path]) -> int:
+    corpus = write_corpus([{"id": n, "text": f"thing {n}"} for n in range(DOCUMENTS)])
+    return int(json.loads(run_cli("enqueue", corpus, "--schema", "packages", "--json").stdout)["job_id"])
+
+
+def claim(keeper: LeaseKeeper, job: int) -> Lease:
+    lease = keeper.claim(job, 0)
+    assert lease is not None
+    return lease
+
+
+def row(ordinal: int) -> Row:
+    return Row(ordinal, Outcome.OK, label={"by": "test"})
+
+
+def expire(database: Connection) -> None:
+    database.execute("UPDATE gleaner.chunks SET lease_until = now() - interval '1 second'")
+
+
+def written(database: Connection) -> dict[int, str]:
+    return {
+        r["ordinal"]: r["worker"] for r in database.execute("SELECT ordinal, worker FROM gleaner.labels").fetchall()
+    }
+
+
+def test_a_chunk_is_worked_by_one_worker_at_a_time(pool: Pool, settings: Settings, job: int) -> None:
+    first, second = LeaseKeeper(pool, settings, "first"), LeaseKeeper(pool, settings, "second")
+    lease = claim(first, job)
+    assert (lease.attempt, lease.size, lease.last_ordinal) == (1, DOCUMENTS, DOCUMENTS - 1)
+    assert second.claim(job, 0) is None
+    assert first.claim(job, 0) is None  # the same message once more, while it is worked on
+
+
+def test_a_worker_may_take_again_what_it_could_not_give_back(pool: Pool, settings: Settings, job: int) -> None:
+    keeper = LeaseKeeper(pool, settings, "first")
+    keeper.drop(claim(keeper, job))
+    assert claim(keeper, job).attempt == 2
+    assert claim(LeaseKeeper(pool, settings, "first"), job).attempt == 3  # restarted under its name
+
+
+def test_writes_under_an_old_token_are_refused(pool: Pool, settings: Settings, job: int, database: Connection) -> None:
+    slow, quick = LeaseKeeper(pool, settings, "slow"), LeaseKeeper(pool, settings, "quick")
+    old = claim(slow, job)
+    late = RowWriter(pool, settings, old, "slow", engine_id=1)
+    late.add(row(0))
+    late.flush()
+    expire(database)
+    new = claim(quick, job)
+    late.add(row(1))
+    with pytest.raises(LeaseLost):
+        late.flush()
+    assert old.lost.is_set()
+    late.add(row(2))
+    with pytest.raises(LeaseLost):
+        late.flush()
+    assert written(database) == {0: "slow"}
+
+    writer = RowWriter(pool, settings, new, "quick", engine_id=1)
+    for ordinal in range(DOCUMENTS):
+        writer.add(row(ordinal))
+    writer.flush()
+    assert written(database) == {0: "slow", **dict.fromkeys(range(1, DOCUMENTS), "quick")}
+
+    assert queries.finish_chunk(database, job_id=job, chunk_no=0, attempt=old.attempt) == {
+        "held": False,
+        "finished": False,
+    }
+    assert queries.finish_chunk(database, job_id=job, chunk_no=0, attempt=new.attempt)["finished"]
+    expire(database)
+    assert quick.claim(job, 0) is None  # finished is finished
+
+
+def test_a_chunk_with_a_row_missing_is_not_finished(
+    pool: Pool, settings: Settings, job: int, database: Connection
+) -> None:
+    lease = claim(LeaseKeeper(pool, settings, "w"), job)
+    writer = RowWriter(pool, settings, lease, "w", engine_id=1)
+    writer.add(row(0))
+    writer.flush()
+    answer = queries.finish_chunk(database, job_id=job, chunk_no=0, attempt=lease.attempt)
+    assert answer == {"held": True, "finished": False}
+    assert queries.job_ledger(database, job_id=job)["pending"] == DOCUMENTS - 1
+
+
+def test_leases_are_renewed_until_they_are_lost(pool: Pool, settings: Settings, job: int, database: Connection) -> None:
+    brief = settings.model_copy(update={"lease_s": 3})
+    keeper = LeaseKeeper(pool, brief, "w")
+    keeper.start()
+    try:
+        lease = claim(keeper, job)
+        before = lease.renewed_at
+        while lease.renewed_at == before:
+            assert not lease.lost.wait(0.05)
+        database.execute("UPDATE gleaner.chunks SET attempt = attempt + 1")
+        assert lease.lost.wait(10)
+    finally:
+        keeper.stop()
+
+
+def test_a_row_that_postgres_refuses_does_not_take_its_batch_along(
+    pool: Pool, settings: Settings, job: int, database: Connection
+) -> None:
+    writer = RowWriter(pool, settings, claim(LeaseKeeper(pool, settings, "w"), job), "w", engine_id=1)
+    for ordinal in range(DOCUMENTS):
+        # The check of labels keeps such a value from ever getting here; what it misses must cost one row.
+        writer.add(Row(ordinal, Outcome.OK, label={"n": "\x00" if ordinal == 3 else "fine"}))
+    writer.flush()
+    outcomes = {
+        r["ordinal"]: (r["outcome"], r["reason_code"])
+        for r in database.execute("SELECT ordinal, outcome, reason_code FROM gleaner.labels").fetchall()
+    }
+    assert outcomes.pop(3) == ("invalid", "bad_characters")
+    assert set(outcomes.values()) == {("ok", None)}
+    assert len(outcomes) == DOCUMENTS - 1
