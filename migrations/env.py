@@ -33,6 +33,22 @@ def _include_name(name: str | None, kind: str, _: Any) -> bool:
     return name == SCHEMA if kind == "schema" else True
 
 
+# Analysts see the views and the ledger, nothing else. Each time, because the role is the operator's to create.
+GRANTS = """
+DO $$
+BEGIN
+    IF EXISTS (SELECT FROM pg_roles WHERE rolname = 'gleaner_analyst')
+        AND to_regclass('gleaner.ledger') IS NOT NULL THEN
+        GRANT USAGE ON SCHEMA labels, gleaner TO gleaner_analyst;
+        GRANT SELECT ON gleaner.ledger TO gleaner_analyst;
+        GRANT SELECT ON ALL TABLES IN SCHEMA labels TO gleaner_analyst;
+        ALTER DEFAULT PRIVILEGES IN SCHEMA labels GRANT SELECT ON TABLES TO gleaner_analyst;
+    END IF;
+END
+$$
+"""
+
+
 def _run() -> None:
     settings: Settings = context.config.attributes["settings"]
     # A role called like our schema has it as its default, which Alembic then compares as if it had no name.
@@ -53,6 +69,8 @@ def _run() -> None:
         )
         with context.begin_transaction():
             context.run_migrations()
+        connection.execute(text(GRANTS))
+        connection.commit()
 
 
 _run()

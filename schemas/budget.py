@@ -3,6 +3,7 @@
 import re
 from typing import Any
 
+from schemas.grammar import cases_of
 from schemas.jsontext import dump_json
 
 #: Bytes that one character of a string can take in JSON: an escape such as ``\\u00e5``. A character beyond the basic
@@ -19,8 +20,8 @@ SEPARATOR_BYTES = 2
 #: The end-of-turn token, and one to spare.
 CLOSING_TOKENS = 2
 #: Characters that a token of a label covers, when room is set aside in the context: English has about four, Chinese
-#: between one and two.
-CHARS_PER_TOKEN = 2
+#: between one and two. A label that needs more is cut only where its prompt nearly fills the context.
+CHARS_PER_TOKEN = 1
 
 
 def max_output_tokens(schema: dict[str, Any]) -> int:
@@ -42,10 +43,10 @@ def _size(schema: dict[str, Any], per_char: int) -> int:
         return _value_size(schema["const"], per_char)
     if "enum" in schema:
         return max(_value_size(value, per_char) for value in schema["enum"])
-    branches = [_size(part, per_char) for key in ("anyOf", "allOf") for part in schema.get(key, [])]
-    kinds = schema.get("type")
-    branches += [_kind_size(kind, schema, per_char) for kind in (kinds if isinstance(kinds, list) else [kinds]) if kind]
-    return max(branches, default=0)
+    if cases := cases_of(schema):
+        return max(_size(case, per_char) for case in schema[cases])
+    kinds = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
+    return max(_kind_size(kind, schema, per_char) for kind in kinds)
 
 
 def _value_size(value: Any, per_char: int) -> int:

@@ -33,6 +33,11 @@ def _connect_kwargs(settings: Settings, application: str) -> dict[str, Any]:
         "connect_timeout": settings.database_connect_timeout_s,
         "application_name": f"gleaner {application}",
         "prepare_threshold": 5 if settings.database_prepare else None,
+        # A server that fell silent is noticed in half a minute, not in the two hours of the system's default.
+        "keepalives_idle": 10,
+        "keepalives_interval": 5,
+        "keepalives_count": 3,
+        "tcp_user_timeout": 25_000,
         "options": f"-c statement_timeout={settings.database_statement_timeout_s * 1000}"
         # A transaction of ours that does nothing for a minute belongs to a process in trouble: free its locks.
         " -c idle_in_transaction_session_timeout=60000",
@@ -40,11 +45,8 @@ def _connect_kwargs(settings: Settings, application: str) -> dict[str, Any]:
 
 
 def database_address(settings: Settings) -> str:
-    """Where the database is, without the password: for messages."""
-    try:
-        parts = psycopg.conninfo.conninfo_to_dict(settings.database_url.get_secret_value())
-    except psycopg.Error:
-        return "GLEANER_DATABASE_URL (not a Postgres URL)"
+    """Where the database is, without the password: for messages. Settings have checked that the URL is one."""
+    parts = psycopg.conninfo.conninfo_to_dict(settings.database_url.get_secret_value())
     return f"{parts.get('user', '')}@{parts.get('host', '')}:{parts.get('port', 5432)}/{parts.get('dbname', '')}"
 
 

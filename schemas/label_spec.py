@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from schemas import library
 from schemas.budget import max_output_tokens, reserved_output_tokens
 from schemas.errors import UsageError
+from schemas.grammar import Grammar, grammar_of
 from schemas.jsontext import any_string, dump_json, parse_json, storable
 from schemas.label_schema import LabelSchema
 from schemas.lint import lint
@@ -64,8 +65,13 @@ class LabelSpec(BaseModel):
 
     @property
     def schema_text(self) -> str:
-        """The JSON Schema as text, the same bytes each time: engines cache compiled grammars by it."""
-        return dump_json(self.json_schema)
+        """The grammar schema as text, the same bytes each time: engines cache compiled grammars by it."""
+        return dump_json(self.grammar.schema)
+
+    @property
+    def grammar(self) -> Grammar:
+        """What the engine is held to while it writes; labels are validated by the whole JSON Schema."""
+        return grammar_of(self.json_schema)
 
     @property
     def max_output_tokens(self) -> int:
@@ -131,7 +137,7 @@ def load_label_spec(
         Schema file. A ``.py`` file runs here, on the submitter's machine; workers get data.
     :param prompt: instead of the class's prompt. :param template: instead of the class's template.
     :param name: instead of the class's or file's name.
-    :returns: the spec, and what normalising changed, to be shown.
+    :returns: the spec, and what normalising changed and what the engine can't be held to, to be shown.
     :raises UsageError: for a schema that can't be found, read or constrained; names the path and the remedy.
     """
     model: type[BaseModel] | None = None
@@ -167,7 +173,7 @@ def load_label_spec(
     template_fields(spec.template)
     if any_string(spec.model_dump(mode="python"), lambda text: not storable(text)):
         raise UsageError(f"label spec {spec.name}: NUL or half a surrogate pair in a text: remove it")
-    return spec, normalised.notes
+    return spec, normalised.notes + spec.grammar.moved
 
 
 def _load_class(source: str) -> type[BaseModel]:

@@ -1,7 +1,6 @@
-"""What the structured-output backend can't constrain: path, keyword and remedy, said before anything runs."""
+"""What no grammar can be made of: path, keyword and remedy, said before anything runs."""
 
-import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from math import inf
 from typing import Any
 
@@ -9,36 +8,8 @@ from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError
 
 from schemas.errors import UsageError
+from schemas.grammar import cases_of, is_fixed, left_out, parts
 from schemas.jsontext import nested_over
-
-#: Keywords that xgrammar ignores (tried with 0.2.8), or that vLLM refuses though xgrammar has them.
-UNSUPPORTED = {
-    "multipleOf": "drop it and check the multiple in a query",
-    "uniqueItems": "drop it: duplicates can be removed in a query",
-    "contains": "drop it and use `items`",
-    "minContains": "drop it and use `minItems`",
-    "maxContains": "drop it and use `maxItems`",
-    "patternProperties": "name the properties",
-    "propertyNames": "name the properties",
-    "unevaluatedProperties": "use `additionalProperties: false`",
-    "unevaluatedItems": "use `items`",
-    "dependentSchemas": "use `anyOf` of two objects",
-    "dependentRequired": "use `anyOf` of two objects",
-    "not": "list what is allowed with `enum`",
-    "if": "use `anyOf` of the two cases",
-    "then": "use `anyOf` of the two cases",
-    "else": "use `anyOf` of the two cases",
-    "oneOf": "use `anyOf` (pydantic: leave out the discriminator)",
-    "contentEncoding": "drop it",
-    "$dynamicRef": "use `$ref` into $defs",
-}
-
-#: Formats that the backend has a grammar for. Not the two JSON pointers: their grammar lets quotes through, so that the
-#: output is no JSON.
-FORMATS = {
-    "email", "date", "time", "date-time", "duration", "ipv4", "ipv6", "hostname", "uuid", "uri", "uri-reference",
-    "uri-template",
-}  # fmt: skip
 
 #: Levels of objects and arrays in a schema; vLLM refuses more.
 MAX_NESTING = 64
@@ -46,15 +17,8 @@ MAX_NESTING = 64
 MAX_INTEGER = 2**63 - 1
 MAX_COUNT = 2**31 - 1
 
-_TYPES = {"object", "array", "string", "integer", "number", "boolean", "null"}
-_LIST_KEYS = ("anyOf", "allOf", "prefixItems")
 _COUNTS = (("minLength", "maxLength"), ("minItems", "maxItems"), ("minProperties", "maxProperties"))
 _LIMITS = ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum")
-
-#: The parts of a pattern that need a look: escapes, groups with a question mark, braces, quotes and control characters.
-_PATTERN_PARTS = re.compile(r'\\u[0-9a-fA-F]{4}|\\.|\(\?P?.|\{[^}]*\}?|\[\^?\]|["\x00-\x1f]', re.DOTALL)
-#: Those that the backend keeps. The others it refuses, ignores, or writes into a JSON string as they are.
-_PATTERN_KEPT = re.compile(r"\\u[0-9a-fA-F]{4}|\\[dDwWsS]|\\[^\w\s\"\\]|\(\?(:|P<)|\{\d+(,\d*)?\}")
 
 
 def require_json_schema(schema: dict[str, Any]) -> None:
@@ -72,9 +36,9 @@ def require_json_schema(schema: dict[str, Any]) -> None:
 
 
 def lint(schema: dict[str, Any]) -> None:
-    """Check a normalised label schema.
+    """Check that the backend takes the grammar schema of a normalised label schema, and bounds what it generates.
 
-    :raises UsageError: with every finding as ``path: keyword: remedy``.
+    :raises UsageError: with every finding as ``path: finding: remedy``.
     """
     require_json_schema(schema)
     findings: list[str] = []
@@ -90,73 +54,56 @@ def _walk(schema: Any, path: str, findings: list[str]) -> None:
         findings.append(f"{path}: allows no value: leave it out")
     if not isinstance(schema, dict):
         return
-    findings.extend(
-        f"{path}: `{keyword}` is not supported: {remedy}"
-        for keyword, remedy in UNSUPPORTED.items()
-        if keyword in schema
-    )
-    for check in (_shape, _string, _numbers, _counts):
-        findings.extend(f"{path}: {finding}" for finding in check(schema, _kinds(schema)))
-    for name, item in schema.get("properties", {}).items():
-        _walk(item, f"{path}.{name}", findings)
-    for key in _LIST_KEYS:
-        for n, item in enumerate(schema.get(key, [])):
-            _walk(item, f"{path}.{key}[{n}]", findings)
-    if schema.get("items", False) is not False:
-        _walk(schema["items"], f"{path}.items", findings)
-
-
-def _kinds(schema: dict[str, Any]) -> set[str]:
-    kind = schema.get("type", [])
-    return set(kind) if isinstance(kind, list) else {kind}
+    out = left_out(schema)
+    held = {key: item for key, item in schema.items() if key not in out}
+    kind = [] if is_fixed(schema) else held.get("type", [])
+    kinds = set(kind) if isinstance(kind, list) else {kind}
+    for check in (_shape, _numbers, _counts):
+        findings.extend(f"{path}: {finding}" for finding in check(held, kinds))
+    findings.extend(f"{path}: {finding}" for finding in (*_values(schema), *_names(schema)))
+    for where, part in parts(schema):
+        _walk(part, path + where, findings)
 
 
 def _shape(schema: dict[str, Any], kinds: set[str]) -> Iterator[str]:
-    if not schema.keys() & {"type", "enum", "const", "anyOf", "allOf"}:
+    if not schema.keys() & {"type", "enum", "const", "anyOf", "oneOf"}:
         yield "allows any value: give it a `type`, an `enum` or a `const`"
     if "object" in kinds and "properties" not in schema:
         yield "an object without `properties` has no bound: name them"
-    unnamed = [name for name in schema.get("required", []) if name not in schema.get("properties", {})]
-    if unnamed:
-        yield f"`required` names {', '.join(unnamed)}, which `properties` lacks: add it there or drop it here"
     if "array" in kinds and not schema.keys() & {"items", "prefixItems"}:
         yield "an array without `items` allows any value: give it `items`"
-    if len(schema.get("allOf", [])) > 1:
-        yield "`allOf` of several parts is not supported: merge them into one"
-    ignored = sorted(schema.keys() & Draft202012Validator.VALIDATORS.keys() - {"anyOf"})
-    if "anyOf" in schema and ignored:
-        yield f"`{'`, `'.join(ignored)}` beside `anyOf` is not supported: move it into each of the cases"
+
+
+def _values(schema: dict[str, Any]) -> Iterator[str]:
     if schema.get("enum") == []:
         yield "an empty `enum` allows no value: list at least one"
-    # The backend looks at nothing beside them.
-    rest = Draft202012Validator({key: item for key, item in schema.items() if key not in ("enum", "const", "pattern")})
+    # What stands beside them is left out of the grammar, so every value must keep to it.
+    beside = {key: item for key, item in schema.items() if key not in ("enum", "const")}
+    rest = Draft202012Validator(beside, format_checker=Draft202012Validator.FORMAT_CHECKER)
     for keyword in ("enum", "const"):
         for value in schema.get("enum", []) if keyword == "enum" else [schema["const"]] if "const" in schema else []:
             if not rest.is_valid(value):
                 yield f"the value {value!r} of `{keyword}` breaks the keywords beside it: drop one of them"
 
 
-def _string(schema: dict[str, Any], _kinds: set[str]) -> Iterator[str]:
-    shape = schema.get("format")
-    if shape is not None and shape not in FORMATS:
-        yield f"unknown `format` {shape!r}: use one of {', '.join(sorted(FORMATS))}, or none"
-    for keyword in ("pattern", "format"):
-        if keyword in schema and schema.keys() & {"minLength", "maxLength"}:
-            yield (
-                f"`{keyword}` together with minLength or maxLength is not supported: "
-                "put the length into a pattern, as in ^[a-z]{1,20}$"
-            )
-    if "pattern" in schema and shape is not None:
-        yield "`pattern` together with `format` is not supported: keep one"
-    if "pattern" in schema:
-        try:
-            re.compile(schema["pattern"])
-        except re.error as error:
-            yield f"`pattern` is no regular expression: {error}"
-            return
-        bad = [part for part in _PATTERN_PARTS.findall(schema["pattern"]) if not _PATTERN_KEPT.fullmatch(part)]
-        if bad:
-            yield f"`pattern` with {', '.join(map(repr, bad))} is not supported: use plain classes, groups and counts"
+def _names(schema: dict[str, Any]) -> Iterator[str]:
+    """Fields that something asks for and that no label can have, because objects are closed."""
+    if is_fixed(schema) or cases_of(schema):
+        return
+    named = schema.get("properties", {}).keys()
+    yield from _unnamed("`required`", schema, named)
+    for keyword in ("anyOf", "oneOf", "allOf"):
+        for n, case in enumerate(schema.get(keyword, [])):
+            yield from _unnamed(f"`{keyword}[{n}]`", case, named)
+    for keyword in ("if", "then", "else"):
+        yield from _unnamed(f"`{keyword}`", schema.get(keyword), named)
+
+
+def _unnamed(where: str, schema: Any, named: Collection[str]) -> Iterator[str]:
+    asked = schema.get("required", []) if isinstance(schema, dict) else []
+    unnamed = [name for name in asked if name not in named]
+    if unnamed:
+        yield f"{where} names {', '.join(unnamed)}, which `properties` lacks: add it there or drop it here"
 
 
 def _numbers(schema: dict[str, Any], kinds: set[str]) -> Iterator[str]:

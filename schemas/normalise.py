@@ -1,9 +1,12 @@
 """JSON Schema to the one form that decodes well: closed, bounded, free of references, the same bytes each time."""
 
+import re
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
 from schemas.errors import UsageError
+from schemas.grammar import RESTRICTIONS, cases_of, is_fixed, left_out, parts
 from schemas.lint import require_json_schema
 
 #: Characters of a string without ``maxLength``. About two sentences; says so, because it changes the schema.
@@ -22,14 +25,25 @@ _ANNOTATIONS = {
     "$id",
     "$comment",
     "deprecated",
+    "discriminator",
     "readOnly",
     "writeOnly",
 }
 
+#: Keywords that hold schemas: by name, in a list, or one.
+_BY_NAME = {"properties", "patternProperties", "dependentSchemas"}
+_LISTS = {"anyOf", "oneOf", "prefixItems"}
+_ONE = {
+    "items", "additionalProperties", "contains", "not", "if", "then", "else", "propertyNames", "unevaluatedItems",
+    "unevaluatedProperties",
+}  # fmt: skip
+#: Keywords that mean something else beside one another.
+_TOGETHER = ({"items", "prefixItems"}, {"if", "then", "else"}, {"contains", "minContains", "maxContains"})
+
 
 @dataclass(frozen=True)
 class Normalised:
-    """A schema as the engine gets it, and what was changed on the way (``path: change``), to be shown."""
+    """A schema as labels are validated by it, and what was changed on the way (``path: change``), to be shown."""
 
     json_schema: dict[str, Any]
     notes: tuple[str, ...]
@@ -52,14 +66,14 @@ def normalise(schema: dict[str, Any]) -> Normalised:
         for key in ("$defs", "definitions")
         for name, item in schema.get(key, {}).items()
     }
-    result = _walk(schema, "$", definitions, (), notes)
+    result = _resolved(schema, "$", definitions, ())
     if result.get("type") != "object" or not result.get("properties"):
         raise UsageError("a label schema needs `type: object` with `properties` at its root: each becomes a column")
+    _bound(result, "$", notes)
     return Normalised(result, tuple(notes))
 
 
-def _resolve(schema: dict[str, Any], path: str, definitions: dict[str, Any], seen: tuple[str, ...]) -> Any:
-    reference = schema["$ref"]
+def _target(reference: str, path: str, definitions: dict[str, Any], seen: tuple[str, ...]) -> Any:
     if reference in seen or reference == "#":
         raise UsageError(
             f"{path}: {reference} refers to itself, so its labels have no bound: unroll it to the depth that you need"
@@ -68,70 +82,84 @@ def _resolve(schema: dict[str, Any], path: str, definitions: dict[str, Any], see
         raise UsageError(f"{path}: the reference {reference!r} leads outside the schema: put the definition in $defs")
     if reference not in definitions:
         raise UsageError(f"{path}: the reference {reference!r} leads nowhere: define it in $defs")
-    return _merge(definitions[reference], {key: value for key, value in schema.items() if key != "$ref"}, path)
+    return definitions[reference]
 
 
-def _merge(part: Any, siblings: dict[str, Any], path: str) -> Any:
-    """One schema that means both; what a node says about itself wins over what its definition says."""
-    if not isinstance(part, dict):
-        return siblings if part else part
-    for key in part.keys() & siblings.keys() - _ANNOTATIONS - {"description"}:
-        if part[key] != siblings[key]:
-            raise UsageError(f"{path}: `{key}` is set here and in what is referred to: write the two out as one")
-    return {**part, **siblings}
-
-
-def _walk(schema: Any, path: str, definitions: dict[str, Any], seen: tuple[str, ...], notes: list[str]) -> Any:
-    while isinstance(schema, dict):
-        if "$ref" in schema:
-            schema, seen = _resolve(schema, path, definitions, seen), (*seen, schema["$ref"])
-        elif len(schema.get("allOf", ())) == 1:
-            # pydantic once wrapped a described reference so; one part is the part itself.
-            schema = _merge(schema["allOf"][0], {key: item for key, item in schema.items() if key != "allOf"}, path)
-        else:
-            break
+def _resolved(schema: Any, path: str, definitions: dict[str, Any], seen: tuple[str, ...]) -> Any:
+    """A copy without references and annotations, the parts of ``allOf`` merged."""
     if not isinstance(schema, dict):
         return schema
-    result: dict[str, Any] = {}
+    if "$dynamicRef" in schema:
+        raise UsageError(f"{path}: `$dynamicRef` is not supported: use `$ref` into $defs")
+    result: Any = {}
     for key, value in schema.items():
-        if key in _ANNOTATIONS or key in ("$defs", "definitions"):
+        where = f"{path}.{key}"
+        if key in _ANNOTATIONS or key in ("$defs", "definitions", "$ref", "allOf"):
             continue
-        if key == "properties":
-            result[key] = {
-                name: _walk(item, f"{path}.{name}", definitions, seen, notes) for name, item in value.items()
-            }
-        elif key in (
-            "items",
-            "additionalProperties",
-            "contains",
-            "not",
-            "if",
-            "then",
-            "else",
-            "propertyNames",
-        ):
-            result[key] = _walk(value, f"{path}.{key}", definitions, seen, notes)
-        elif key in ("anyOf", "oneOf", "allOf", "prefixItems") and isinstance(value, list):
-            result[key] = [_walk(item, f"{path}.{key}[{n}]", definitions, seen, notes) for n, item in enumerate(value)]
+        if key in _BY_NAME:
+            inside = path if key == "properties" else where
+            result[key] = {name: _resolved(item, f"{inside}.{name}", definitions, seen) for name, item in value.items()}
+        elif key in _LISTS:
+            result[key] = [_resolved(item, f"{where}[{n}]", definitions, seen) for n, item in enumerate(value)]
         else:
-            result[key] = value
-    _bound(result, path, notes)
+            result[key] = _resolved(value, where, definitions, seen) if key in _ONE else value
+    stand_ins = [_resolved(part, path, definitions, seen) for part in schema.get("allOf", [])]
+    if "$ref" in schema:
+        target = _target(schema["$ref"], path, definitions, seen)
+        stand_ins.insert(0, _resolved(target, path, definitions, (*seen, schema["$ref"])))
+    for part in reversed(stand_ins):
+        result = _merge(part, result, path)
     return result
 
 
-def _types(schema: dict[str, Any]) -> tuple[Any, ...]:
+def _merge(part: Any, own: Any, path: str) -> Any:
+    """One schema that means both. A description of its own wins.
+
+    What only restricts may stay apart, in ``allOf``: it is never generated by.
+    """
+    if not isinstance(part, dict) or not isinstance(own, dict):
+        return False if part is False or own is False else own if part is True else part
+    for one, other in ((part, own), (own, part)):
+        unnamed = other.get("properties", {}).keys() - one.get("properties", {}).keys()
+        if "properties" in one and one.get("additionalProperties") is False and unnamed:
+            raise UsageError(f"{path}: a closed object is to have more properties: write the two out as one")
+    both = [key for key in part if key in own and part[key] != own[key] and key != "description"]
+    both += [key for group in _TOGETHER if group & own.keys() for key in part if key in group - own.keys()]
+    if both and part.keys() <= RESTRICTIONS:
+        return {**own, "allOf": [part, *own.get("allOf", [])]}
+    merged = {**part, **own}
+    for key in both:
+        if key == "properties":
+            merged[key] = {
+                name: _merge(part[key].get(name, True), own[key].get(name, True), f"{path}.{name}")
+                for name in {**part[key], **own[key]}
+            }
+        elif key in ("required", "allOf"):
+            merged[key] = part[key] + [item for item in own[key] if item not in part[key]]
+        else:
+            raise UsageError(f"{path}: `{key}` is set here and in what is referred to: write the two out as one")
+    return merged
+
+
+def _bound(schema: Any, path: str, notes: list[str]) -> None:
+    """Close and bound in place, wherever values are generated by it; what only restricts keeps its meaning."""
+    if not isinstance(schema, dict) or is_fixed(schema):
+        return
+    if "properties" in schema and "patternProperties" in schema:
+        notes.append(f"{path}: patternProperties now holds for the fields that `properties` names, and no others")
+        _apply_patterns(schema.pop("patternProperties"), schema["properties"], path)
+    for where, part in parts(schema):
+        _bound(part, path + where, notes)
+    if cases_of(schema):
+        return
     kind = schema.get("type")
-    return tuple(kind) if isinstance(kind, list) else (kind,)
-
-
-def _bound(schema: dict[str, Any], path: str, notes: list[str]) -> None:
-    types = _types(schema)
-    fixed = "enum" in schema or "const" in schema
+    types = kind if isinstance(kind, list) else [kind]
     if "object" in types and "properties" in schema:
         if schema.get("additionalProperties") not in (False, None):
             notes.append(f"{path}: additionalProperties is now false: a label holds only the fields that it names")
         schema["additionalProperties"] = False
-    if "string" in types and not fixed and not {"maxLength", "pattern", "format"} & schema.keys():
+    held = schema.keys() - left_out(schema)
+    if "string" in types and "maxLength" not in schema and not held & {"pattern", "format"}:
         schema["maxLength"] = DEFAULT_MAX_LENGTH
         notes.append(f"{path}: no maxLength, bounded to {DEFAULT_MAX_LENGTH} characters")
     if "array" in types and "prefixItems" in schema:
@@ -139,8 +167,15 @@ def _bound(schema: dict[str, Any], path: str, notes: list[str]) -> None:
     if "array" in types and "maxItems" not in schema and schema.get("items") is not False:
         schema["maxItems"] = DEFAULT_MAX_ITEMS
         notes.append(f"{path}: no maxItems, bounded to {DEFAULT_MAX_ITEMS} items")
-    if "integer" in types and not fixed:
+    if "integer" in types:
         if not {"minimum", "exclusiveMinimum"} & schema.keys():
             schema["minimum"] = -MAX_EXACT_INTEGER
         if not {"maximum", "exclusiveMaximum"} & schema.keys():
             schema["maximum"] = MAX_EXACT_INTEGER
+
+
+def _apply_patterns(patterns: dict[str, Any], properties: dict[str, Any], path: str) -> None:
+    for pattern, part in patterns.items():
+        for name, item in properties.items():
+            if re.search(pattern, name):
+                properties[name] = _merge(deepcopy(part), item, f"{path}.{name}")

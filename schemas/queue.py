@@ -54,6 +54,8 @@ def create_app(settings: Settings) -> Celery:
         task_store_errors_even_if_ignored=False,
         task_acks_late=True,
         worker_prefetch_multiplier=1,
+        # A lost connection is renewed; the chunks go on and are acknowledged when they end (schemas.transport).
+        worker_cancel_long_running_tasks_on_connection_loss=False,
         worker_pool="threads",
         worker_hijack_root_logger=False,
         worker_send_task_events=True,
@@ -63,6 +65,7 @@ def create_app(settings: Settings) -> Celery:
         enable_utc=True,
         broker_connection_retry_on_startup=True,
         broker_connection_max_retries=None,
+        broker_transport="schemas.transport:Transport",
         broker_transport_options={
             "global_keyprefix": settings.broker_key_prefix,
             "visibility_timeout": settings.broker_visibility_timeout_s,

@@ -6,6 +6,7 @@ from psycopg import errors, sql
 
 from schemas.database import Connection
 from schemas.errors import GleanerError, UsageError
+from schemas.grammar import cases_of
 from schemas.label_spec import LabelSpec
 
 #: Views live in a schema of their own, so that analysts see columns and not our book-keeping.
@@ -26,6 +27,9 @@ _AFTER = {
     "dropped_tokens": "l.dropped_tokens",
     "parts": "l.parts",
     "model": "j.model",
+    "engine": "e.info ->> 'engine'",
+    "engine_version": "e.info ->> 'version'",
+    "model_revision": "e.info ->> 'revision'",
     "meta": "d.meta",
     "document_flags": "d.flags",
     "worker": "l.worker",
@@ -38,7 +42,8 @@ _STRING_FORMATS = {"date": "date", "date-time": "timestamptz", "uuid": "uuid"}
 
 def column_type(schema: dict[str, Any]) -> str:
     """The Postgres type of a field: scalars and lists of scalars by name, everything else ``jsonb``."""
-    types = {_plain_type(branch) for branch in schema.get("anyOf", [schema])} - {None}
+    cases = cases_of(schema)
+    types = {_plain_type(branch) for branch in (schema[cases] if cases else [schema])} - {None}
     if types == {"bigint", "double precision"}:
         return "double precision"
     only = types.pop() if len(types) == 1 else None
@@ -47,7 +52,7 @@ def column_type(schema: dict[str, Any]) -> str:
 
 def _plain_type(schema: dict[str, Any]) -> str | None:
     """The type of one branch; None for null, which every column allows."""
-    if "anyOf" in schema:
+    if cases_of(schema):
         return column_type(schema)
     values = schema.get("enum", [schema["const"]] if "const" in schema else [])
     if values:
@@ -170,6 +175,7 @@ def _select(spec: LabelSpec, spec_id: int) -> sql.Composed:
         "SELECT {} FROM gleaner.labels AS l"
         " JOIN gleaner.jobs AS j ON j.id = l.job_id"
         " JOIN gleaner.documents AS d ON d.corpus_id = j.corpus_id AND d.ordinal = l.ordinal"
+        " LEFT JOIN gleaner.engines AS e ON e.id = l.engine_id"
         " LEFT JOIN LATERAL jsonb_to_record(l.label) AS r({}) ON true"
         " WHERE j.label_spec_id = {}"
     ).format(sql.SQL(", ").join(chosen), sql.SQL(", ").join(types), sql.Literal(spec_id))

@@ -1,5 +1,6 @@
 """The Celery worker: the engine in a step before consuming, the chunk task, and what stops them in order."""
 
+import contextlib
 import logging
 import threading
 from typing import Any
@@ -92,14 +93,14 @@ class Runtime:
 
     def close(self) -> None:
         """Stop in the reverse order. Safe after a failed start."""
-        if self._health is not None:
-            self._health.stop()
         if self._leases is not None:
             self._leases.stop()
         if self._pool is not None:
             self._pool.close()
         if self._engine is not None:
             self._engine.close()
+        if self._health is not None:  # last: it bounds the time that the others take
+            self._health.stop()
 
 
 def create_worker_app(settings: Settings, runtime: Runtime) -> Celery:
@@ -133,7 +134,9 @@ def create_worker_app(settings: Settings, runtime: Runtime) -> Celery:
         chunk = ChunkMessage.model_validate(message)
 
         def report(progress: Progress) -> None:
-            self.send_event("task-progress", result=str(progress))
+            # Only for people who watch: a broker that is away must not end the chunk.
+            with contextlib.suppress(Exception):
+                self.send_event("task-progress", result=str(progress))
 
         try:
             return runtime.runner.run(chunk.job_id, chunk.chunk_no, report)

@@ -32,7 +32,8 @@ ANSWER_S = 300.0
 LOOK_S = 0.2
 #: Characters of a wrong answer that are shown.
 SHOWN_CHARS = 120
-#: Without patterns and formats: two readings of one regular expression differ, and 31 February is a matter for its row.
+#: For the grammar schema, without patterns and formats: two readings of one regular expression differ, and 31 February
+#: is a matter for its row.
 _Shape = validators.extend(Draft202012Validator, {"pattern": lambda *_: None})  # type: ignore[no-untyped-call]
 
 
@@ -87,7 +88,7 @@ def _require_label(rules: RowRules, text: str) -> None:
         label = parse_json(text, raw_controls=True)
     except ValueError as error:
         raise CanaryFailed(f"{_not_enforced(rules)}: {error}: {_shown(text)}") from None
-    fault = next(iter(_Shape(rules.spec.json_schema).iter_errors(label)), None)
+    fault = next(iter(_Shape(rules.spec.grammar.schema).iter_errors(label)), None)
     if fault is not None:
         raise CanaryFailed(f"{_not_enforced(rules)}: {fault.json_path}: {fault.message}: {_shown(text)}")
 

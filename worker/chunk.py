@@ -13,6 +13,7 @@ import psycopg
 from psycopg.types.json import Jsonb
 
 from schemas.database import Pool, queries
+from schemas.jsontext import make_storable
 from schemas.outcomes import CanaryFailed, EngineLost, LeaseLost, RequestFailed, RowFinal
 from schemas.settings import Settings
 from worker.document import prepare
@@ -30,6 +31,8 @@ LOOK_S = 0.2
 MAX_PAUSE_S = 30.0
 #: What a chunk says of an engine that died; what the engine says of itself is in the worker's log.
 ENGINE_GONE = "the engine is gone"
+#: Pause before a chunk goes back whose job this engine refused lately, in seconds: another worker may take it.
+REFUSED_PAUSE_S = 0.5
 #: Pause before a message goes back that came to a worker on its way out, in seconds: it comes again at once.
 LEAVING_PAUSE_S = 0.5
 
@@ -125,11 +128,12 @@ class ChunkRunner:
 
     def _trouble(self, lease: Lease, error: Exception) -> str:
         """An error that is no row's: try the chunk again, a bounded number of times, with growing pauses."""
-        logger.error("%s: %s", lease, error, exc_info=None if isinstance(error, CanaryFailed) else error)
-        self._release(lease, str(error) or type(error).__name__)
-        if lease.attempt >= self._settings.chunk_attempts:
-            return f"left after {lease.attempt} attempts: {error}"
-        self._stopping.wait(min(2.0**lease.attempt, MAX_PAUSE_S))
+        refused = isinstance(error, CanaryFailed)
+        logger.error("%s: %s", lease, error, exc_info=None if refused else error)
+        failures = self._release(lease, str(error) or type(error).__name__, failed=1)
+        if failures >= self._settings.chunk_attempts:
+            return f"left after {failures} failures, `producer enqueue` tries it again: {error}"
+        self._stopping.wait(REFUSED_PAUSE_S if refused else min(2.0**failures, MAX_PAUSE_S))
         raise GiveBack(str(error)) from error
 
     def _label(self, lease: Lease, report: Callable[[Progress], None]) -> Progress:
@@ -175,17 +179,29 @@ class ChunkRunner:
                     raise LeaseLost(str(lease))
                 if not answer["finished"]:
                     raise RuntimeError(f"{lease}: a document has no row")
+        for attempt in retrying():
+            with attempt, self._pool.connection() as connection:
                 queries.finish_job(connection, job_id=lease.job_id)
 
-    def _release(self, lease: Lease, words: str) -> None:
-        """Free the lease, so that the next delivery need not wait for it to run out. Best effort: it runs out."""
+    def _release(self, lease: Lease, words: str, failed: int = 0) -> int:
+        """Free the lease, so that the next delivery need not wait for it to run out. Best effort: it runs out.
+
+        :param failed: 1 when the chunk itself went wrong. :returns: how often it has, as far as can be told.
+        """
         try:
             with self._pool.connection() as connection:
-                queries.release_chunk(
-                    connection, job_id=lease.job_id, chunk_no=lease.chunk_no, attempt=lease.attempt, error=words
+                released = queries.release_chunk(
+                    connection,
+                    job_id=lease.job_id,
+                    chunk_no=lease.chunk_no,
+                    attempt=lease.attempt,
+                    error=make_storable(words),
+                    failed=failed,
                 )
         except (psycopg.Error, OSError):
             logger.warning("%s: lease not freed, it runs out by itself", lease, exc_info=True)
+            return failed
+        return int(released["failures"]) if released else failed
 
 
 class _Flight:

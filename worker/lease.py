@@ -1,6 +1,7 @@
 """Leases on chunks: claimed, renewed while the chunk is worked, given back or finished under a fencing token."""
 
 import logging
+import secrets
 import threading
 import time
 from dataclasses import dataclass, field
@@ -45,8 +46,10 @@ class LeaseKeeper:
         """:param owner: the worker's name, kept on the chunk for people to see."""
         self._pool = pool
         self._settings = settings
-        self._owner = owner
+        # Two processes of one name may meet while both load their engines: a lease is one process's.
+        self._owner = f"{owner}/{secrets.token_hex(4)}"
         self._held: set[Lease] = set()
+        self._claimed: set[tuple[int, int]] = set()
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._renew_for_ever, name="leases", daemon=True)
@@ -65,9 +68,20 @@ class LeaseKeeper:
         """Take the chunk's lease, or say (log) why it is not to be had and return None."""
         with self._lock:
             # A broker that lost its connection delivers what is being worked on once more, to the same worker.
-            if any((lease.job_id, lease.chunk_no) == (job_id, chunk_no) for lease in self._held):
+            if (job_id, chunk_no) in self._claimed:
                 logger.info("job %d chunk %d is not to be claimed: this worker works on it", job_id, chunk_no)
                 return None
+            self._claimed.add((job_id, chunk_no))
+        lease = None
+        try:
+            lease = self._claim(job_id, chunk_no)
+        finally:
+            if lease is None:
+                with self._lock:
+                    self._claimed.discard((job_id, chunk_no))
+        return lease
+
+    def _claim(self, job_id: int, chunk_no: int) -> Lease | None:
         with self._pool.connection() as connection:
             row = queries.claim_chunk(
                 connection,
@@ -80,6 +94,8 @@ class LeaseKeeper:
             if row is None:
                 standing = queries.chunk_standing(connection, job_id=job_id, chunk_no=chunk_no)
                 logger.info("job %d chunk %d is not to be claimed: %s", job_id, chunk_no, _why(standing))
+                # Its worker may have died between the last chunk's end and the job's.
+                queries.finish_job(connection, job_id=job_id)
                 return None
         lease = Lease(**row)
         with self._lock:
@@ -90,6 +106,7 @@ class LeaseKeeper:
         """Renew this lease no more: its chunk is finished, given back or lost."""
         with self._lock:
             self._held.discard(lease)
+            self._claimed.discard((lease.job_id, lease.chunk_no))
 
     def _renew_for_ever(self) -> None:
         while not self._stop.wait(self._settings.lease_s / RENEWALS_A_LEASE):

@@ -8,7 +8,8 @@ from typing import Any
 
 from schemas.label_spec import LabelSpec
 from schemas.outcomes import Outcome, OverLong, Reason, RowFinal
-from worker.row import LabelCheck, Row, final_row
+from worker.check import LabelCheck
+from worker.row import Row, final_row
 
 #: Tokens beside the excess that a cut leaves out: text cut anew can tokenize to a few more.
 MARGIN_TOKENS = 8

@@ -5,12 +5,10 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
-from jsonschema import Draft202012Validator, validators
-from pydantic import ValidationError
-
-from schemas.jsontext import any_string, make_storable, parse_json, storable
+from schemas.jsontext import make_storable
 from schemas.label_spec import LabelSpec
 from schemas.outcomes import Outcome, Reason, RequestFailed, RowFinal
+from worker.check import LabelCheck
 from worker.engine.base import Generation, Prompt, Request
 
 #: Temperature of a further try when the spec is greedy: the same sampling would give the same fault again.
@@ -56,50 +54,6 @@ def final_row(ordinal: int, final: RowFinal, **known: Any) -> Row:
         raw_output=None if raw is None else make_storable(raw),
         **known,
     )
-
-
-#: JSON Schema takes 1.0 for an integer; a bigint column of a view does not.
-_Validator = validators.extend(  # type: ignore[no-untyped-call]
-    Draft202012Validator,
-    type_checker=Draft202012Validator.TYPE_CHECKER.redefine(
-        "integer", lambda _, value: isinstance(value, int) and not isinstance(value, bool)
-    ),
-)
-
-
-class LabelCheck:
-    """Validates outputs against one label spec: JSON, JSON Schema, then the pydantic class if it is installed here."""
-
-    def __init__(self, spec: LabelSpec) -> None:
-        self._validator = _Validator(spec.json_schema, format_checker=Draft202012Validator.FORMAT_CHECKER)
-        self._model = spec.model_class()
-
-    def label(self, text: str) -> Any:
-        """The label in an output.
-
-        :raises RowFinal: ``invalid`` with ``not_json``, ``bad_characters`` or ``schema_mismatch``.
-        """
-        try:
-            label = parse_json(text, raw_controls=True)
-        except ValueError as error:
-            raise RowFinal(Outcome.INVALID, Reason.NOT_JSON, str(error)) from None
-        return self.validated(label)
-
-    def validated(self, label: Any) -> Any:
-        """The label, checked; raises as :meth:`label` does."""
-        if any_string(label, lambda value: not storable(value)):
-            raise RowFinal(Outcome.INVALID, Reason.BAD_CHARACTERS, "a NUL or a lone surrogate in the output")
-        fault = next(iter(self._validator.iter_errors(label)), None)
-        if fault is not None:
-            raise RowFinal(Outcome.INVALID, Reason.SCHEMA_MISMATCH, f"{fault.json_path}: {fault.message}")
-        if self._model is None:
-            return label
-        try:
-            return self._model.model_validate(label).model_dump(mode="json", by_alias=True)
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(str(part) for part in first["loc"])
-            raise RowFinal(Outcome.INVALID, Reason.SCHEMA_MISMATCH, f"$.{where}: {first['msg']}") from None
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,6 @@ class RowWriter:
         self._engine_id = engine_id
         self._rows: list[Row] = []
         self._oldest = 0.0
-        self.written = 0
 
     def add(self, row: Row) -> None:
         """Take a row; write the batch if it is full."""
@@ -96,7 +95,6 @@ class RowWriter:
         if not answer["held"]:
             self._lease.lost.set()
             raise LeaseLost(str(self._lease))
-        self.written += len(rows)
 
     def _write_apart(self, rows: list[Row], error: psycopg.DataError) -> None:
         """Postgres refused a value: find its row by halving, so that the others are written as they are."""

@@ -46,18 +46,6 @@ CROSS JOIN LATERAL (
 ) AS waiting
 """
 
-# Analysts see the views and the ledger, nothing else; the role is the operator's to create.
-GRANTS = """
-DO $$
-BEGIN
-    IF EXISTS (SELECT FROM pg_roles WHERE rolname = 'gleaner_analyst') THEN
-        GRANT USAGE ON SCHEMA labels, gleaner TO gleaner_analyst;
-        GRANT SELECT ON gleaner.ledger TO gleaner_analyst;
-    END IF;
-END
-$$
-"""
-
 
 def upgrade() -> None:
     op.create_table(
@@ -171,6 +159,7 @@ def upgrade() -> None:
         sa.Column("size", sa.Integer(), nullable=False),
         sa.Column("state", sa.Text(), nullable=False),
         sa.Column("attempt", sa.Integer(), nullable=False),
+        sa.Column("failures", sa.Integer(), nullable=False),
         sa.Column("lease_owner", sa.Text(), nullable=True),
         sa.Column("lease_until", sa.DateTime(timezone=True), nullable=True),
         sa.Column("published_at", sa.DateTime(timezone=True), nullable=True),
@@ -222,7 +211,6 @@ def upgrade() -> None:
     )
     op.execute(LEDGER)
     op.execute("CREATE SCHEMA labels")
-    op.execute(GRANTS)
 
 
 def downgrade() -> None:

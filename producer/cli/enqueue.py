@@ -19,6 +19,7 @@ from schemas.label_spec import LabelSpec, load_label_spec, template_fields
 from schemas.outcomes import OverLong
 from schemas.queue import create_app, require_broker
 from schemas.settings import Settings, load_settings
+from schemas.views import column_names
 
 #: Rejects shown in the summary; `producer status JOB --rejects` shows all.
 SHOWN_REJECTS = 3
@@ -64,6 +65,7 @@ def enqueue(
     spec, notes = load_label_spec(
         schema, prompt=_prompt(prompt, prompt_file), template=template, name=schema_name, over_long=over_long
     )
+    column_names(spec)  # a field that can't be a column is said before anything is written
     mapping = FieldMapping(id_field, text_field)
     with connect(settings, "producer enqueue") as connection, create_app(settings) as broker:
         require_migrated(connection)

@@ -27,37 +27,50 @@ WHERE id = :job_id AND state = 'queued';
 
 -- name: renew_leases(lease_s, held)
 -- Push out the leases that this worker holds; those it no longer holds are missing from the answer.
+-- Locked in order of the key, as publishing locks them: two statements over several chunks never wait for each other.
+WITH ours AS (
+    SELECT chunk.job_id, chunk.chunk_no
+    FROM gleaner.chunks AS chunk
+    JOIN jsonb_to_recordset(:held) AS held(job_id bigint, chunk_no integer, attempt integer)
+        ON chunk.job_id = held.job_id AND chunk.chunk_no = held.chunk_no
+        AND chunk.attempt = held.attempt AND chunk.state = 'running'
+    ORDER BY chunk.job_id, chunk.chunk_no
+    FOR UPDATE OF chunk
+)
 UPDATE gleaner.chunks AS chunk
 SET lease_until = now() + make_interval(secs => :lease_s)
-FROM jsonb_to_recordset(:held) AS held(job_id bigint, chunk_no integer, attempt integer)
-WHERE chunk.job_id = held.job_id AND chunk.chunk_no = held.chunk_no
-  AND chunk.attempt = held.attempt AND chunk.state = 'running'
+FROM ours
+WHERE chunk.job_id = ours.job_id AND chunk.chunk_no = ours.chunk_no
 RETURNING chunk.job_id, chunk.chunk_no, chunk.attempt;
 
--- name: release_chunk(error, job_id, chunk_no, attempt)!
--- Give a chunk back unfinished: anyone may claim it at once.
+-- name: release_chunk(job_id, chunk_no, attempt, error, failed)^
+-- Give a chunk back unfinished: anyone may claim it at once. `failed` counts what went wrong with the chunk itself.
 UPDATE gleaner.chunks
-SET state = 'queued', lease_owner = NULL, lease_until = NULL, last_error = :error
-WHERE job_id = :job_id AND chunk_no = :chunk_no AND attempt = :attempt AND state = 'running';
+SET state = 'queued', lease_owner = NULL, lease_until = NULL, last_error = :error, failures = failures + :failed
+WHERE job_id = :job_id AND chunk_no = :chunk_no AND attempt = :attempt AND state = 'running'
+RETURNING failures;
 
 -- name: finish_chunk(job_id, chunk_no, attempt)^
--- Mark a chunk done under its fencing token, if every document of it has its row.
+-- Mark a chunk done under its fencing token, if every document of it has its row. May be repeated: when the answer to
+-- the first was lost, the second finds the chunk done under the same token.
 WITH fence AS (
-    SELECT size, first_ordinal, last_ordinal FROM gleaner.chunks
-    WHERE job_id = :job_id AND chunk_no = :chunk_no AND attempt = :attempt AND state = 'running'
+    SELECT state, size, first_ordinal, last_ordinal FROM gleaner.chunks
+    WHERE job_id = :job_id AND chunk_no = :chunk_no AND attempt = :attempt AND state IN ('running', 'done')
     FOR UPDATE
 ), there AS (
     SELECT count(*) AS rows FROM gleaner.labels AS label JOIN fence
         ON label.ordinal BETWEEN fence.first_ordinal AND fence.last_ordinal
     WHERE label.job_id = :job_id
 ), done AS (
-    UPDATE gleaner.chunks
+    UPDATE gleaner.chunks AS chunk
     SET state = 'done', lease_owner = NULL, lease_until = NULL, finished_at = now(), last_error = NULL
     FROM fence, there
-    WHERE job_id = :job_id AND chunk_no = :chunk_no AND there.rows = fence.size
+    WHERE chunk.job_id = :job_id AND chunk.chunk_no = :chunk_no
+      AND fence.state = 'running' AND there.rows = fence.size
     RETURNING 1
 )
-SELECT EXISTS (SELECT FROM fence) AS held, EXISTS (SELECT FROM done) AS finished;
+SELECT EXISTS (SELECT FROM fence) AS held,
+    EXISTS (SELECT FROM done) OR EXISTS (SELECT FROM fence WHERE state = 'done') AS finished;
 
 -- name: finish_job(job_id)!
 -- Close a job whose chunks are all done and freeze its counts. Runs in a transaction of its own, after the one

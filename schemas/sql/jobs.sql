@@ -45,8 +45,8 @@ WHERE corpus_id = :corpus_id AND label_spec_id = :label_spec_id AND model = :mod
 
 -- name: cut_chunks(job_id, corpus_id, chunk_size)!
 -- Cut a corpus into chunks of consecutive documents. In the transaction that creates the job.
-INSERT INTO gleaner.chunks (job_id, chunk_no, first_ordinal, last_ordinal, size, state, attempt)
-SELECT :job_id, (counted.n / :chunk_size)::integer, min(counted.ordinal), max(counted.ordinal), count(*), 'queued', 0
+INSERT INTO gleaner.chunks (job_id, chunk_no, first_ordinal, last_ordinal, size, state, attempt, failures)
+SELECT :job_id, (counted.n / :chunk_size)::integer, min(counted.ordinal), max(counted.ordinal), count(*), 'queued', 0, 0
 FROM (
     SELECT ordinal, row_number() OVER (ORDER BY ordinal) - 1 AS n
     FROM gleaner.documents WHERE corpus_id = :corpus_id
@@ -67,7 +67,13 @@ ORDER BY chunk_no LIMIT :batch;
 
 -- name: mark_published(job_id, chunk_nos)!
 -- Note that the broker has a message for each of these chunks.
-UPDATE gleaner.chunks SET published_at = now() WHERE job_id = :job_id AND chunk_no = ANY(:chunk_nos);
+-- What went wrong before counts no more. Locked in order of the key, as the renewing of leases locks them.
+WITH these AS (
+    SELECT chunk_no FROM gleaner.chunks WHERE job_id = :job_id AND chunk_no = ANY(:chunk_nos)
+    ORDER BY chunk_no FOR UPDATE
+)
+UPDATE gleaner.chunks AS chunk SET published_at = now(), failures = 0
+FROM these WHERE chunk.job_id = :job_id AND chunk.chunk_no = these.chunk_no;
 
 -- name: job_by_id(job_id)^
 -- A job with its corpus and label spec in words, and how long it has been running.

@@ -90,7 +90,7 @@ def test_up_shows_chunks_in_flower_and_down_leaves_nothing(
     settings = {name: value or "" for name, value in dotenv_values(tmp_path / "state" / "local.env").items()}
     flower = f"http://127.0.0.1:{settings['GLEANER_FLOWER_PORT']}"
     user, password = settings["GLEANER_FLOWER_USER"], settings["GLEANER_FLOWER_PASSWORD"]
-    assert password not in up.stdout or "Flower" in up.stdout
+    assert len(password) >= 20
     assert fetch(flower)[0] == 401
     assert fetch(flower, user, "wrong")[0] == 401
     assert fetch(flower, user, password)[0] == 200

@@ -12,7 +12,7 @@ import pytest
 from schemas.database import Connection
 from schemas.label_spec import load_label_spec
 from schemas.settings import Settings
-from worker.row import LabelCheck
+from worker.check import LabelCheck
 
 DEMO = Path(__file__).parents[2] / "ops" / "demo" / "corpus.jsonl"
 GOOD = 9

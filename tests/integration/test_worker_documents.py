@@ -10,8 +10,8 @@ from worker_process import JobView, StartWorker, eventually
 
 from schemas.database import Connection
 
-#: Tokens of the stub's context: the instructions of `packages` take about 120, a label some 200.
-CONTEXT = 500
+#: Tokens of the stub's context: the instructions of `packages` take about 120, and 350 are kept for a label.
+CONTEXT = 700
 #: Words of the long document: about 2,000 tokens to the stub.
 LONG = " ".join(f"word{n:04d}" for n in range(900))
 

@@ -56,6 +56,11 @@ def test_what_a_grammar_reads_otherwise_than_we_is_not_held_against_it(label) ->
     prove(AnsweringEngine(lambda _: json.dumps(label)))
 
 
+def test_what_the_grammar_lacks_is_not_held_against_it() -> None:
+    schema = {**SCHEMA, "not": {"required": ["kind"]}, "allOf": [{"maxProperties": 1}]}
+    prove(AnsweringEngine(lambda _: GOOD), spec=SPEC.model_copy(update={"json_schema": schema}))
+
+
 @pytest.mark.parametrize(
     "text",
     [

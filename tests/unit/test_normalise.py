@@ -320,9 +320,96 @@ def test_a_single_all_of_is_unwrapped_before_bounds():
         {"allOf": [{"$ref": "#/$defs/A"}], "properties": {"y": {"type": "null"}}},
     ],
 )
-def test_fields_of_a_base_are_never_dropped_in_silence(node):
-    with pytest.raises(UsageError, match=r"\$\.a: `properties` is set here and in"):
-        normalise({"$defs": {"A": of(x={"type": "null"})}, **of(a=node)})
+def test_fields_of_a_base_come_first(node):
+    field = plain({"$defs": {"A": of(x={"type": "null"})}, **of(a=node)})["properties"]["a"]
+    assert list(field["properties"]) == ["x", "y"]
+    assert field["additionalProperties"] is False
+
+
+def test_parts_of_all_of_are_merged():
+    parts = [
+        {**of(x={"type": "integer"}), "required": ["x"]},
+        {**of(y={"type": "null"}, x={"minimum": 0, "maximum": 9}), "required": ["y", "x"], "description": "d"},
+    ]
+    assert plain(of(a={"allOf": parts}))["properties"]["a"] == {
+        "type": "object",
+        "properties": {"x": {"type": "integer", "minimum": 0, "maximum": 9}, "y": {"type": "null"}},
+        "required": ["x", "y"],
+        "description": "d",
+        "additionalProperties": False,
+    }
+
+
+def test_two_parts_may_share_a_base():
+    schema = {"$defs": {"B": of(x={"type": "null"}), "A": {"$ref": "#/$defs/B"}}}
+    merged = plain({**schema, **of(a={"allOf": [{"$ref": "#/$defs/A"}, {"$ref": "#/$defs/B"}]})})
+    assert list(merged["properties"]["a"]["properties"]) == ["x"]
+
+
+def test_conditions_that_cannot_be_merged_stay_apart():
+    cases = [{"if": {"const": n}, "then": {"const": n}} for n in (1, 2, 3)]
+    field = plain(of(a={"type": "integer", "allOf": cases}))["properties"]["a"]
+    assert [field["if"], *(case["if"] for case in field["allOf"])] == [{"const": 3}, {"const": 1}, {"const": 2}]
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ([{"type": "string"}, {"type": "null"}], "`type` is set here"),
+        ([{"type": "string", "maxLength": 3}, {"maxLength": 4}], "`maxLength` is set here"),
+        ([of(x={"type": "string"}), of(x={"type": "null"})], "x: `type` is set here"),
+        ([{**of(x={"type": "null"}), "additionalProperties": False}, of(y={"type": "null"})], "closed object"),
+        ([of(y={"type": "null"}), {**of(x={"type": "null"}), "additionalProperties": False}], "closed object"),
+        ([{"type": "array", "items": {"type": "null"}}, {"prefixItems": [{"type": "null"}]}], "`items` is set here"),
+        ([{"type": "string", "if": {"const": "a"}}, {"type": "string", "then": {"const": "a"}}], "`if` is set here"),
+    ],
+)
+def test_parts_that_cannot_be_merged_are_refused(parts, message):
+    with pytest.raises(UsageError, match=rf"\$\.a.*{message}|{message}"):
+        normalise(of(a={"allOf": parts}))
+
+
+def test_schemas_that_only_restrict_are_not_bounded():
+    inner = {"type": "object", "properties": {"x": {"type": "string"}}}
+    field = {
+        "type": "array",
+        "items": {"type": "null"},
+        "maxItems": 2,
+        "not": {"type": "array", "items": {"type": "string"}},
+        "contains": inner,
+        "if": inner,
+        "anyOf": [{"type": "array", "items": inner}, {"minItems": 1}],
+    }
+    assert plain(of(a=field))["properties"]["a"] == field
+
+
+def test_definitions_are_put_into_restrictions():
+    field = {"type": "array", "items": {"type": "null"}, "maxItems": 2, "contains": {"$ref": "#/$defs/A"}}
+    assert plain({"$defs": {"A": {"const": 1}}, **of(a=field)})["properties"]["a"]["contains"] == {"const": 1}
+
+
+def test_patterns_of_properties_hold_for_those_that_are_named():
+    result = normalise(
+        of(a={**of(x1={"type": "string"}, y={"type": "null"}), "patternProperties": {"^x": {"maxLength": 3}}})
+    )
+    assert result.json_schema["properties"]["a"] == {
+        "type": "object",
+        "properties": {"x1": {"maxLength": 3, "type": "string"}, "y": {"type": "null"}},
+        "additionalProperties": False,
+    }
+    assert any("patternProperties now holds for the fields" in note for note in result.notes)
+
+
+def test_a_dynamic_reference_is_refused():
+    with pytest.raises(UsageError, match=r"\$\.a\.not: `\$dynamicRef`"):
+        normalise(of(a={"type": "string", "not": {"$dynamicRef": "#x"}}))
+
+
+@pytest.mark.parametrize(
+    "more", [{"pattern": "a"}, {"pattern": "^a$", "minLength": 1}, {"format": "iri"}, {"format": "x"}]
+)
+def test_a_string_whose_pattern_or_format_is_moved_gets_a_bound(more):
+    assert plain(of(a={"type": "string", **more}))["properties"]["a"]["maxLength"] == DEFAULT_MAX_LENGTH
 
 
 @pytest.mark.parametrize(

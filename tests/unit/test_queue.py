@@ -12,7 +12,7 @@ MESSAGE = ChunkMessage(job_id=7, chunk_no=3, first_ordinal=768, last_ordinal=102
 @pytest.fixture
 def settings(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    return Settings(broker_url="memory://", model="Org/Model-7B")
+    return Settings(model="Org/Model-7B")
 
 
 def test_queue_names_are_readable_and_the_same_each_time():
@@ -78,6 +78,7 @@ def test_a_message_cannot_be_changed():
 
 def test_published_messages_are_small_and_name_their_chunk(settings):
     app = create_app(settings)
+    app.conf.update(broker_url="memory://", broker_transport="memory", broker_transport_options={})
     messages = [MESSAGE.model_copy(update={"chunk_no": number}) for number in range(3)]
     publish(app, settings.model, messages)
     with app.connection_for_read() as connection:

@@ -7,8 +7,9 @@ import pytest
 
 from schemas.label_spec import LabelSpec, load_label_spec
 from schemas.outcomes import Outcome, Reason, RequestFailed, RowFinal
+from worker.check import LabelCheck
 from worker.engine.base import Generation, Prompt
-from worker.row import RETRY_TEMPERATURE, LabelCheck, RowInFlight, RowRules, final_row
+from worker.row import RETRY_TEMPERATURE, RowInFlight, RowRules, final_row
 
 GOOD = {"purpose": "library", "for_developers": True, "main_function": "parses", "summary": "Parses things."}
 
@@ -148,3 +149,15 @@ def test_a_date_that_is_none_is_caught_before_a_typed_view_reads_it() -> None:
 def test_raw_output_and_reason_of_a_final_row_can_be_stored() -> None:
     row = final_row(3, RowFinal(Outcome.INVALID, Reason.NOT_JSON, "bad \x00"), raw_output="\ud800\x00")
     assert (row.raw_output, row.reason) == ("\ufffd\ufffd", "bad \ufffd")
+
+
+@pytest.mark.parametrize(
+    ("step", "good", "bad"),
+    [(0.01, [0, 19.99, 0.07, 1e300, -2], [0.001, 19.995]), (5, [10, -5, 10.0, 1e300], [7, 2.5]), (2.5, [5, 7.5], [1])],
+)
+def test_multiples_are_those_of_decimal_numbers(step: float, good: list[float], bad: list[float]) -> None:
+    check = LabelCheck(plain_spec(a={"type": "number", "multipleOf": step}))
+    assert [check.label(json.dumps({"a": value})) for value in good] == [{"a": value} for value in good]
+    for value in bad:
+        with pytest.raises(RowFinal, match=r"\$\.a: .* is not a multiple of"):
+            check.label(json.dumps({"a": value}))

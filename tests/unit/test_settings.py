@@ -142,11 +142,13 @@ SECRETS = ("GLEANER_DATABASE_URL", "GLEANER_BROKER_URL", "GLEANER_ANALYST_URL", 
 
 def test_secrets_are_not_shown(monkeypatch):
     for name in SECRETS:
-        monkeypatch.setenv(name, "redis://user:s3cret@host/0")
+        monkeypatch.setenv(
+            name, "redis://user:s3cret@host/0" if "BROKER" in name else "postgresql://user:s3cret@host/0"
+        )
     settings = load_settings()
     for shown in (repr(settings), str(settings), repr(settings.model_dump()), settings.model_dump_json()):
         assert "s3cret" not in shown
-    assert settings.database_url.get_secret_value() == "redis://user:s3cret@host/0"
+    assert settings.database_url.get_secret_value() == "postgresql://user:s3cret@host/0"
 
 
 def test_secrets_are_not_shown_by_an_error_about_another_setting(monkeypatch):

@@ -62,16 +62,17 @@ def test_threads_share_one_canary(loaded) -> None:
     assert loaded == [1]
 
 
-def test_threads_share_a_failure_which_is_not_kept(loaded) -> None:
+def test_a_refusal_holds_for_a_while_then_the_engine_is_asked_again(loaded, monkeypatch) -> None:
     engine = AnsweringEngine(lambda _: "banana")
     shelf = Specs(SETTINGS, None, engine)
-    for attempt in (1, 2):
+    for _ in range(3):
         with pytest.raises(CanaryFailed):
             shelf.get(1, lambda: None)
-        assert len(engine.requests) == attempt
+    assert len(engine.requests) == 1
     engine._answer = lambda _: GOOD
+    monkeypatch.setattr(specs, "REFUSED_S", 0.0)
     assert shelf.get(1, lambda: None)[0].spec == SPEC
-    assert loaded == [1, 1, 1]
+    assert loaded == [1, 1]
 
 
 def test_waiting_threads_get_the_failure_too(loaded) -> None:

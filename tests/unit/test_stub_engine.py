@@ -7,9 +7,9 @@ import pytest
 
 from schemas.label_spec import LabelSpec, builtin_names, load_label_spec
 from schemas.settings import Settings
+from worker.check import LabelCheck
 from worker.engine.base import Prompt, Request
 from worker.engine.stub import StubEngine
-from worker.row import LabelCheck
 
 
 def request_for(schema_text: str) -> Request:

@@ -125,6 +125,8 @@ def test_the_column_of_a_pydantic_field(field):
         ({"type": "array", "prefixItems": [{"type": "boolean"}], "items": False}, "jsonb"),
         ({"type": ["array", "null"], "items": {"type": "string"}}, "text[]"),
         ({"type": ["object", "null"], "properties": {}}, "jsonb"),
+        ({"oneOf": [{"type": "string"}, {"type": "null"}]}, "text"),
+        ({"type": "string", "anyOf": [{"pattern": "^a"}, {"maxLength": 3}]}, "text"),
     ],
 )
 def test_the_column_of_a_json_schema(schema, expected):

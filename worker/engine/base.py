@@ -11,7 +11,7 @@ from schemas.jsontext import dump_json
 
 @dataclass(frozen=True, slots=True)
 class EngineInfo:
-    """What serves the rows: recorded with each job, so that a label can be traced to what made it."""
+    """What serves the rows: recorded with each row, so that a label can be traced to what made it."""
 
     engine: str
     version: str

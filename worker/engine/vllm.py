@@ -123,7 +123,10 @@ class VllmEngine:
             max_model_len=config.model_config.max_model_len,
             max_num_seqs=config.scheduler_config.max_num_seqs,
             structured_backend=arguments["structured_outputs_config"]["backend"],
-            arguments={name: value for name, value in arguments.items() if name not in ("model", "revision")},
+            arguments={
+                **{name: value for name, value in arguments.items() if name not in ("model", "revision")},
+                "chat_template_kwargs": self._settings.chat_template_kwargs,
+            },
         )
 
     @property
@@ -164,7 +167,7 @@ class VllmEngine:
         except EngineDeadError as error:
             raise EngineLost(str(error)) from None
         # vLLM 0.26 raises ValueError for what later versions have a class for.
-        except (getattr(exceptions, "VLLMClientError", ValueError), ValueError, TypeError) as error:
+        except (getattr(exceptions, "VLLMClientError", ValueError), ValueError) as error:
             # Said before the request reaches the core: the same prompt would be refused again.
             raise RowFinal(Outcome.REJECTED, Reason.REFUSED, _cause(error)) from None
         except Exception as error:

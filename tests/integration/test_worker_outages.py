@@ -1,0 +1,55 @@
+"""A broker or a database that goes away in mid-chunk: the worker stays, and the job ends whole."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from worker_process import EnqueueJob, StartWorker, eventually
+
+from ops.services import Valkey
+from schemas.settings import load_settings
+
+#: Rows a second of a worker that is to be met in mid-chunk.
+SLOW = 20
+
+
+@pytest.fixture
+def own_valkey(environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Valkey]:
+    """A broker of this test's own, so that it can be killed."""
+    with Valkey(tmp_path / "valkey") as server:
+        monkeypatch.setenv("GLEANER_BROKER_URL", server.url)
+        load_settings.cache_clear()
+        yield server
+    server.remove()
+
+
+def test_a_broker_that_is_killed_and_comes_back(
+    own_valkey: Valkey, start_worker: StartWorker, enqueue_job: EnqueueJob, run_cli: Callable[..., Any]
+) -> None:
+    worker = start_worker(stub_rows_per_s=SLOW)
+    job = enqueue_job(80, 20)
+    eventually(lambda: job.rows() > 3, "the first rows are there")
+    own_valkey.kill()
+    eventually(lambda: "Connection" in worker.log(), "the worker notices")
+    own_valkey.start()
+    eventually(job.done, "the job is done")
+    job.require_whole()
+    assert worker.terminate() == 0
+    assert "Traceback" not in worker.log()
+
+
+def test_connections_to_postgres_that_are_cut(
+    start_worker: StartWorker, enqueue_job: EnqueueJob, database: Any
+) -> None:
+    worker = start_worker(stub_rows_per_s=SLOW)
+    job = enqueue_job(60, 20)
+    for rows in (3, 20, 40):
+        eventually(lambda rows=rows: job.rows() > rows, f"{rows} rows are there")
+        database.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE application_name LIKE 'gleaner worker%%' AND datname = current_database()"
+        )
+    eventually(job.done, "the job is done")
+    job.require_whole()
+    assert worker.terminate() == 0
