@@ -8,7 +8,7 @@ B     AsyncLLM fed by a semaphore of 2 x max_num_seqs, nothing else
 C64   ``LLM.chat`` in blocking chunks of 64; C256 in chunks of 256
 D     the product: Celery over Valkey, `worker start`, Postgres, all on this machine
 Each first labels 256 other documents, unmeasured: compiled kernels, compiled grammar, system prompt in the cache.
-Prints a table; ``--out`` keeps the figures as JSON.
+Prints the table of ops/BENCHMARKS.md; ``--out`` keeps the figures as JSON, and adds to those that are there.
 """
 
 import argparse
@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -163,14 +163,23 @@ def result(
 
 
 def table(results: dict[str, dict[str, Any]]) -> str:
-    """The figures as a Markdown table."""
-    columns = (
-        "documents_per_s", "output_tokens_per_s", "ok", "truncated", "invalid", "last_percent_share",
-        "front_end_ms_a_document", "gpu_utilization_pct", "peak_rss_gib",
-    )  # fmt: skip
+    """The figures as a Markdown table, each lane beside the raw engine (B)."""
+    base = results.get("B", {}).get("documents_per_s")
+    columns: dict[str, Callable[[dict[str, Any]], str]] = {
+        "documents/s": lambda lane: str(lane["documents_per_s"]),
+        "to B": lambda lane: f"{lane['documents_per_s'] / base:.2f}" if base else "",
+        "output tokens/s": lambda lane: f"{lane['output_tokens_per_s']:,}",
+        "ok": lambda lane: f"{lane['ok']:,}",
+        "invalid": lambda lane: str(lane["invalid"]),
+        "truncated": lambda lane: str(lane["truncated"]),
+        "last 1 % of the run": lambda lane: f"{lane['last_percent_share']:.2%}" if "last_percent_share" in lane else "",
+        "front-end CPU a document": lambda lane: f"{lane['front_end_ms_a_document']} ms",
+        "GPU busy": lambda lane: f"{lane['gpu_utilization_pct']} %" if lane["gpu_utilization_pct"] is not None else "",
+        "peak host memory": lambda lane: f"{lane['peak_rss_gib']} GiB",
+    }
     lines = ["| lane | " + " | ".join(columns) + " |", "|---" * (len(columns) + 1) + "|"]
-    for lane in sorted(results):
-        lines.append(f"| {lane} | " + " | ".join(str(results[lane].get(column, "")) for column in columns) + " |")
+    for name in sorted(results):
+        lines.append(f"| {name} | " + " | ".join(show(results[name]) for show in columns.values()) + " |")
     return "\n".join(lines)
 
 
@@ -199,7 +208,8 @@ def main() -> None:
             results = run_llm(lanes, records, arguments.warm_up, spec, settings)
         arguments.out.write_text(json.dumps(results))
         return
-    results = {}
+    # Lanes that were run before on the same machine stay in the table: a lease may be shorter than all of them.
+    results = json.loads(arguments.out.read_text()) if arguments.out and arguments.out.exists() else {}
     for group in PROCESSES:
         chosen = [lane for lane in group if lane in lanes]
         if not chosen:

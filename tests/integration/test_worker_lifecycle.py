@@ -89,8 +89,10 @@ def test_sigterm_while_draining_gives_back(start_worker: StartWorker, enqueue_jo
 def test_two_workers_share_a_job_and_every_row_is_written_once(
     start_worker: StartWorker, enqueue_job: EnqueueJob
 ) -> None:
+    workers = [start_worker("--slots", "2", stub_rows_per_s=100) for _ in range(2)]
+    for worker in workers:
+        eventually(lambda worker=worker: " ready." in worker.log(), "the worker consumes")
     job = enqueue_job(400, 10)
-    workers = [start_worker("--slots", "2", stub_rows_per_s=200) for _ in range(2)]
     eventually(job.done, "the job's end")
     assert [worker.terminate() for worker in workers] == [0, 0]
     job.require_whole()
