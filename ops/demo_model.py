@@ -99,8 +99,8 @@ def _convert(gguf_file: Path, target: Path) -> None:
         )
     except ImportError as error:
         raise ModelError(
-            f"no {error.name or 'torch'} to convert the demo's model with: make setup ENGINE=vllm. Where pip finds no CPU "
-            "build of torch, name an index that serves it (PyTorch's install page does): make setup TORCH_INDEX=..."
+            f"no {error.name or 'torch'} to convert the demo's model with: make setup ENGINE=vllm. Where pip finds no "
+            "CPU build of torch, name an index that serves it (PyTorch's install page does): make setup TORCH_INDEX=..."
         ) from None
     source = {"pretrained_model_name_or_path": gguf_file.parent, "gguf_file": gguf_file.name}
     tokenizer = AutoTokenizer.from_pretrained(**source)

@@ -57,11 +57,29 @@ def test_a_chunk_is_worked_by_one_worker_at_a_time(pool: Pool, settings: Setting
     assert first.claim(job, 0) is None  # the same message once more, while it is worked on
 
 
-def test_a_worker_may_take_again_what_it_could_not_give_back(pool: Pool, settings: Settings, job: int) -> None:
+def test_a_process_may_take_again_what_it_could_not_give_back(pool: Pool, settings: Settings, job: int) -> None:
     keeper = LeaseKeeper(pool, settings, "first")
     keeper.drop(claim(keeper, job))
     assert claim(keeper, job).attempt == 2
-    assert claim(LeaseKeeper(pool, settings, "first"), job).attempt == 3  # restarted under its name
+    # Another process of the same name is another worker: two may meet while both load their engines.
+    assert LeaseKeeper(pool, settings, "first").claim(job, 0) is None
+
+
+def test_finishing_may_be_repeated_when_its_answer_was_lost(
+    pool: Pool, settings: Settings, job: int, database: Connection
+) -> None:
+    lease = claim(LeaseKeeper(pool, settings, "w"), job)
+    writer = RowWriter(pool, settings, lease, "w", engine_id=1)
+    for ordinal in range(DOCUMENTS):
+        writer.add(row(ordinal))
+    writer.flush()
+    done = {"held": True, "finished": True}
+    for _ in range(2):
+        assert queries.finish_chunk(database, job_id=job, chunk_no=0, attempt=lease.attempt) == done
+    # Its worker died before it closed the job: whoever gets the message again closes it.
+    assert queries.job_by_id(database, job_id=job)["state"] == "queued"
+    assert LeaseKeeper(pool, settings, "other").claim(job, 0) is None
+    assert queries.job_by_id(database, job_id=job)["state"] == "done"
 
 
 def test_writes_under_an_old_token_are_refused(pool: Pool, settings: Settings, job: int, database: Connection) -> None:
