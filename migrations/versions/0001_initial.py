@@ -16,12 +16,18 @@ LEDGER = """
 CREATE VIEW gleaner.ledger AS
 SELECT
     job.id AS job_id,
+    corpus.name AS corpus,
+    spec.name || '_v' || spec.version AS label_spec,
+    job.model,
+    job.state,
     job.total,
     waiting.documents - waiting.rows AS pending,
     counts.ok, counts.truncated, counts.invalid, counts.rejected, counts.failed, counts.cancelled,
     job.total = waiting.documents - waiting.rows
         + counts.ok + counts.truncated + counts.invalid + counts.rejected + counts.failed + counts.cancelled AS balanced
 FROM gleaner.jobs AS job
+JOIN gleaner.corpora AS corpus ON corpus.id = job.corpus_id
+JOIN gleaner.label_specs AS spec ON spec.id = job.label_spec_id
 CROSS JOIN LATERAL (
     SELECT
         count(*) FILTER (WHERE label.outcome = 'ok') AS ok,

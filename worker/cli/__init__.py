@@ -1,6 +1,8 @@
 """The command `worker`."""
 
 import sys
+from importlib.metadata import version
+from typing import Annotated
 
 import typer
 
@@ -11,10 +13,28 @@ from worker.cli.start import start
 
 app = typer.Typer(
     name="worker",
-    help="Labels documents: takes chunks from the queue, runs them through its engine, writes rows to Postgres.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    # Paragraphs of help are wrapped to the terminal, not broken where the docstring is.
+    rich_markup_mode="markdown",
 )
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"gleaner {version('gleaner')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    _: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Labels documents: takes chunks from the queue, runs them through its engine, writes rows to Postgres."""
+
+
 app.command(
     epilog="Example: GLEANER_MODEL=qwen3-8b GLEANER_MODEL_PATH=/models/qwen3-8b worker start --profile h200 --name gpu0"
 )(start)

@@ -49,8 +49,7 @@ def bench(
     console = Console(stderr=True)
     try:
         with ExitStack() as stack:
-            with console.status("starting the engine"):
-                engine = stack.enter_context(started(settings))
+            engine = stack.enter_context(started(settings))
             measured = Bench(engine, prepared(spec, settings, engine), sample, seconds=seconds, most_in_flight=most)
             points = _run(measured, console)
             results = {"engine": engine.info.as_json(), "schema": spec.name, "sample_documents": len(sample)}

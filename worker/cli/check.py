@@ -46,7 +46,8 @@ def started(settings: Settings) -> Iterator[Engine]:
     set_compile_cache(CACHE_NAME)
     engine = create_engine(settings)
     try:
-        engine.start()
+        with Console(stderr=True).status("Starting the engine; a first start compiles and takes minutes on a GPU"):
+            engine.start()
         yield engine
     finally:
         engine.close()
@@ -59,7 +60,8 @@ def check(
 ) -> None:
     """Start the engine, try it on a label schema, and say what a job may expect of this node.
 
-    Needs neither Postgres nor the broker. Exit codes: 0 healthy, 1 not, 2 wrong use.
+    Needs neither Postgres nor the broker; GLEANER_MODEL_PATH names the model. In the folder of a local stack
+    (`make up`) its settings are taken. Exit codes: 0 healthy, 1 not, 2 wrong use.
     """
     spec = label_spec(schema)
     settings = settings_with(profile)
