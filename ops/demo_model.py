@@ -1,6 +1,7 @@
 """The demo's model: SmolLM2-135M-Instruct, from the GGUF file that a package ships to a Hugging Face folder.
 
-``python -m ops.demo_model`` converts it once (about 30 s on two cores, 260 MB) and prints the folder's path.
+``python -m ops.demo_model`` converts it once (about 30 s on two cores, 260 MB) and prints the folder's path;
+what it is about to do it says on stderr.
 vLLM loads folders, not this GGUF; transformers reads the GGUF but refuses to save what it read from one, so
 the weights move into a fresh model of the same configuration.
 """
@@ -29,6 +30,8 @@ _LOAD_KEYS = (
     "_name_or_path",
     "_model_name_or_path",
 )
+#: What silences the progress bars and remarks of transformers, the hub's client and gguf.
+_QUIET = {"HF_HUB_DISABLE_PROGRESS_BARS": "1", "TQDM_DISABLE": "1", "TRANSFORMERS_VERBOSITY": "error"}
 
 
 class ModelError(GleanerError):
@@ -63,6 +66,7 @@ def ensure_model() -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if target.is_dir():
             return target
+        print(f"Converting the demo's model (260 MB, kept in {target}) ...", file=sys.stderr, flush=True)
         fresh = Path(tempfile.mkdtemp(prefix=f"{target.name}.", dir=target.parent))
         try:
             _convert(_gguf_file(), fresh)
@@ -88,6 +92,9 @@ def _gguf_file() -> Path:
 def _convert(gguf_file: Path, target: Path) -> None:
     # Nothing is fetched: all that is needed lies in the file. Set before the import that reads it.
     os.environ["HF_HUB_OFFLINE"] = "1"
+    # Half a minute of bars and remarks that say nothing to who only wants the demo.
+    for name, value in _QUIET.items():
+        os.environ.setdefault(name, value)
     try:
         import torch  # noqa: PLC0415 - takes seconds, and the cached case needs none of it
         from transformers import (  # noqa: PLC0415

@@ -10,8 +10,10 @@ from rich.text import Text
 OK_ROWS = 10
 #: Characters of the widest cell, so that each table fits 100 columns.
 CELL_CHARS = 50
-#: Characters of a document id or of a label in a cell.
+#: Characters of a document id or of a record's excerpt in a cell.
 SHORT_CELL_CHARS = 22
+#: Characters of an id, a domain and a quantity where `claims_power_law` and flags are to fit beside them.
+LABEL_CELL_CHARS = 17
 
 #: The rows of a job that hold no label, over the view that analysts read.
 _NOT_OK = """
@@ -36,11 +38,13 @@ _SPEED = """
 """
 
 
-def print_report(console: Console, job: int, *, analyst_url: str, owner_url: str) -> None:
+def print_report(console: Console, job: int, *, analyst_url: str, owner_url: str, with_speed: bool) -> None:
     """Print the tables of a finished job of label schema ``papers``.
 
     :param analyst_url: Postgres as the read-only role, for the typed view: what an analyst would see.
     :param owner_url: Postgres as the owner, for rejects and times, which analysts have no view of.
+    :param with_speed: whether to end with the job's speed, as `producer status` has it: rows by the time from
+        the first claim to the end, which says nothing of a job that was interrupted.
     :raises psycopg.Error: the database is gone, or the view is missing.
     """
     with psycopg.connect(analyst_url) as connection:
@@ -56,9 +60,9 @@ def print_report(console: Console, job: int, *, analyst_url: str, owner_url: str
     )
     for document, domain, quantity, power_law, flags in ok:
         labels.add_row(
-            _cut(document, SHORT_CELL_CHARS),
-            Text(domain),
-            _cut(quantity, SHORT_CELL_CHARS),
+            _cut(document, LABEL_CELL_CHARS),
+            _cut(domain, LABEL_CELL_CHARS),
+            _cut(quantity, LABEL_CELL_CHARS),
             "true" if power_law else "false",
             flags,
         )
@@ -75,9 +79,9 @@ def print_report(console: Console, job: int, *, analyst_url: str, owner_url: str
         for line, code, reason, excerpt in rejects:
             refused.add_row(str(line), code, _cut(reason, CELL_CHARS), _cut(excerpt, SHORT_CELL_CHARS))
         console.print(refused)
-    if speed and speed[1]:
+    if with_speed and speed and speed[1]:
         total, seconds = speed
-        console.print(f"{total} documents in {seconds:.1f} s: {total / seconds:.1f} documents per second.")
+        console.print(f"{total:,} documents in {seconds:.2f} s: {total / seconds:,.1f} documents per second.")
 
 
 def _table(title: str, columns: list[str]) -> Table:

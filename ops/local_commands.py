@@ -6,17 +6,19 @@ started and exits 130; a second one kills it.
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Annotated
 
 import psycopg
 import typer
+from dotenv import dotenv_values
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -24,7 +26,7 @@ from rich.table import Table
 from ops.demo_report import print_report
 from ops.stack import Engine, Stack, StackError
 from schemas.errors import GleanerError
-from schemas.settings import load_settings
+from schemas.settings import ENV_FILES, load_settings
 
 #: Exit code after Ctrl-C or SIGTERM, as a shell has it for SIGINT.
 INTERRUPTED = 130
@@ -121,9 +123,24 @@ def _reporting() -> Iterator[Callable[[str], None]]:
         yield report
 
 
-def _open_stack() -> Stack:
+def _state_dir() -> Path:
+    """The state folder by itself, so that wrong settings, which don't matter here, keep no stack from stopping."""
+    given: dict[str, str | None] = {}
+    for source in (*ENV_FILES, None):
+        # A file that can't be read holds no setting either.
+        with suppress(OSError, UnicodeDecodeError):
+            found = dict(os.environ) if source is None else dotenv_values(source)
+            given |= {name.upper(): value for name, value in found.items() if value}
+    return Path(given.get("GLEANER_STATE_DIR") or ".gleaner")
+
+
+def _open_stack(*, to_start: bool = False) -> Stack:
+    """The stack of this folder.
+
+    :param to_start: whether its parts will be started, and so will read the settings, which must be valid.
+    """
     try:
-        return Stack(load_settings().state_dir)
+        return Stack(load_settings().state_dir if to_start else _state_dir())
     except GleanerError as error:
         console.print(f"Failed: {error}", style="red", markup=False, soft_wrap=True)
         raise typer.Exit(error.exit_code) from None
@@ -135,13 +152,14 @@ def _make(target: str, engine: Engine) -> str:
 
 
 def _psql_line(stack: Stack) -> str:
-    return f"{stack.postgres.psql} '{stack.postgres.analyst_url}'"
+    return shlex.join([str(stack.postgres.psql), stack.postgres.analyst_url])
 
 
 def _print_addresses(stack: Stack) -> None:
     environment = stack.environment
     lines = {
-        "Flower": f"{stack.flower_url}   user {environment['GLEANER_FLOWER_USER']}, "
+        "Flower": stack.flower_problem
+        or f"{stack.flower_url}   user {environment['GLEANER_FLOWER_USER']}, "
         f"password {environment['GLEANER_FLOWER_PASSWORD']}",
         "psql": _psql_line(stack),
         "Logs": str(stack.logs),
@@ -158,7 +176,7 @@ def up(engine: EngineOption = Engine.VLLM) -> None:
 
     Example: python -m ops.local up --engine stub
     """
-    stack = _open_stack()
+    stack = _open_stack(to_start=True)
     with _guarded(stack, _make("up", engine)), stack.exclusively():
         with _reporting() as report:
             stack.start(engine, report)
@@ -242,15 +260,27 @@ def demo(engine: EngineOption = Engine.VLLM) -> None:
 
     Example: python -m ops.local demo --engine stub
     """
-    stack = _open_stack()
+    stack = _open_stack(to_start=True)
     with _guarded(stack, _make("demo", engine)), stack.exclusively():
-        was_up = stack.running()
+        was_up = stack.labelling()
         with _reporting() as report:
-            stack.start(engine, report)
-        job = _enqueue(stack)
-        _watch(stack, job)
+            stack.start_services(engine, report)
+            report("enqueueing the corpus")
+            job, is_new, is_done = _enqueue(stack)
+            if not is_done:
+                stack.start_processes(engine, report)
+        if is_done:
+            console.print(f"Job {job} was finished before: nothing to label.")
+        else:
+            _watch(stack, job)
         console.print(stack.run_producer("status", str(job)), markup=False, soft_wrap=True)
-        print_report(console, job, analyst_url=stack.postgres.analyst_url, owner_url=stack.postgres.url)
+        print_report(
+            console,
+            job,
+            analyst_url=stack.postgres.analyst_url,
+            owner_url=stack.postgres.url,
+            with_speed=is_new,
+        )
         if was_up:
             console.print("\nThe stack is still up: open Flower or psql.")
             _print_addresses(stack)
@@ -261,14 +291,15 @@ def demo(engine: EngineOption = Engine.VLLM) -> None:
         _print_addresses(stack)
 
 
-def _enqueue(stack: Stack) -> int:
-    """Enqueue the demo's corpus; return the job's id."""
+def _enqueue(stack: Stack) -> tuple[int, bool, bool]:
+    """Enqueue the demo's corpus; return the job's id, whether it is new, and whether it is done already."""
     arguments = ["enqueue", str(DEMO_CORPUS), "--schema", "papers", "--id-field", "id", "--text-field", "abstract"]
     said = stack.run_producer(*arguments, "--chunk-size", str(DEMO_CHUNK_SIZE), "--json")
     try:
-        return int(json.loads(said)["job_id"])
+        job = json.loads(said)
+        return int(job["job_id"]), bool(job["created"]), job["state"] == "done"
     except (ValueError, KeyError, TypeError):
-        raise StackError(f"`producer enqueue --json` named no job_id but said: {said!r}") from None
+        raise StackError(f"`producer enqueue --json` described no job but said: {said!r}") from None
 
 
 def _watch(stack: Stack, job: int) -> None:

@@ -10,12 +10,14 @@
 ==================  =================================================================================
 """
 
+import base64
 import fcntl
+import http.client
 import os
 import shutil
-import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from enum import StrEnum
@@ -39,10 +41,16 @@ from schemas.settings import load_settings
 WORKER_TIMEOUT_S = 1800.0
 #: Seconds one ping waits for the worker's answer: a live worker takes milliseconds.
 PING_TIMEOUT_S = 1.0
-#: Seconds until Flower must listen: it imports for two, more while an engine loads beside it.
+#: Seconds between two pings, in which the worker's end is noticed.
+WORKER_POLL_S = 0.2
+#: Seconds until Flower must answer: it imports for two, more while an engine loads beside it.
 FLOWER_TIMEOUT_S = 60.0
 #: Seconds between two looks at Flower's port.
 FLOWER_POLL_S = 0.2
+#: Seconds that Flower may take for an answer. Whoever else listens on its port counts as silent.
+FLOWER_ANSWER_S = 2.0
+#: Starts of Flower, each on another port: only a second stack that starts in the same seconds takes one.
+FLOWER_TRIES = 3
 #: Seconds the worker gets to write finished rows and give its chunks back. Beyond them its leases run out
 #: by themselves.
 WORKER_STOP_S = 10.0
@@ -90,6 +98,8 @@ class Stack:
         self.worker = self._process("worker")
         self.flower = self._process("flower")
         self.env_file = self.folder / "local.env"
+        #: Why Flower doesn't run though the rest does; set by :meth:`start_processes`.
+        self.flower_problem: str | None = None
         self._started: list[Service | SupervisedProcess] = []
 
     @property
@@ -111,6 +121,10 @@ class Stack:
         """Whether every part runs."""
         return all(part.running() for part in self.parts)
 
+    def labelling(self) -> bool:
+        """Whether every part runs that labels need: all but Flower."""
+        return all(part.running() for part in self.parts if part is not self.flower)
+
     @contextmanager
     def exclusively(self) -> Iterator[None]:
         """Keep other runs from starting the stack meanwhile. Stopping it needs no lock.
@@ -129,10 +143,17 @@ class Stack:
     def start(self, engine: Engine, report: Callable[[str], None]) -> None:
         """Start the parts that don't run, and wait until the worker answers. What runs is left as it is.
 
+        A Flower that can't be started is no error: see :attr:`flower_problem`.
+
         :param report: told each step, in words, as it begins.
         :raises UsageError: a worker with another engine runs.
         :raises GleanerError: a part failed; what this call started still runs until :meth:`stop_started`.
         """
+        self.start_services(engine, report)
+        self.start_processes(engine, report)
+
+    def start_services(self, engine: Engine, report: Callable[[str], None]) -> None:
+        """The first half of :meth:`start`: Postgres and Valkey, settings and tables. Enough for `producer`."""
         old = self.environment
         if self.worker.running() and old.get("GLEANER_ENGINE") != engine:
             raise UsageError(
@@ -149,13 +170,24 @@ class Stack:
         model = self._model(engine, report)
         new = self._settings(old) | model
         if new != old:
-            # They were given addresses or a model that hold no more.
-            self.worker.stop(WORKER_STOP_S)
+            # They were given addresses or a model that hold no more. The worker has no use for Flower's port.
+            if new != old | {"GLEANER_FLOWER_PORT": new["GLEANER_FLOWER_PORT"]}:
+                self.worker.stop(WORKER_STOP_S)
             self.flower.stop(FLOWER_STOP_S)
-            write_secret(self.env_file, "".join(f"{key}={_quoted(value)}\n" for key, value in new.items()))
+            self._write_settings(new)
         report("creating the tables")
         self.run_producer("db", "upgrade")
-        self._start_processes()
+
+    def start_processes(self, engine: Engine, report: Callable[[str], None]) -> None:
+        """The second half of :meth:`start`: the worker and Flower, after :meth:`start_services`."""
+        if self.running():
+            return
+        if not self.worker.running():
+            self._started.append(self.worker)
+            self.worker.start([sys.executable, "-m", "worker", "start"], env=self.process_environment())
+        if not self.flower.running():
+            self._started.append(self.flower)
+            self._start_flower()
         self._wait_for_worker(engine, report)
         self._wait_for_flower(report)
 
@@ -251,23 +283,21 @@ class Stack:
             "GLEANER_FLOWER_PASSWORD": old.get("GLEANER_FLOWER_PASSWORD") or new_password(),
         }
 
-    def _start_processes(self) -> None:
+    def _write_settings(self, settings: dict[str, str]) -> None:
+        write_secret(self.env_file, "".join(f"{key}={_quoted(value)}\n" for key, value in settings.items()))
+
+    def _start_flower(self) -> None:
         environment = self.process_environment()
-        if not self.worker.running():
-            self._started.append(self.worker)
-            self.worker.start([sys.executable, "-m", "worker", "start"], env=environment)
-        if not self.flower.running():
-            self._started.append(self.flower)
-            flower = {
-                "FLOWER_ADDRESS": HOST,
-                "FLOWER_PORT": environment["GLEANER_FLOWER_PORT"],
-                "FLOWER_BASIC_AUTH": f"{FLOWER_USER}:{environment['GLEANER_FLOWER_PASSWORD']}",
-                "FLOWER_MAX_TASKS": str(FLOWER_MAX_TASKS),
-                "FLOWER_PURGE_OFFLINE_WORKERS": str(FLOWER_PURGE_S),
-                "FLOWER_INSPECT_TIMEOUT": str(FLOWER_INSPECT_TIMEOUT_MS),
-            }
-            command = [sys.executable, "-m", "celery", "-A", "schemas.queue:app", "flower"]
-            self.flower.start(command, env=environment | flower)
+        flower = {
+            "FLOWER_ADDRESS": HOST,
+            "FLOWER_PORT": environment["GLEANER_FLOWER_PORT"],
+            "FLOWER_BASIC_AUTH": f"{FLOWER_USER}:{environment['GLEANER_FLOWER_PASSWORD']}",
+            "FLOWER_MAX_TASKS": str(FLOWER_MAX_TASKS),
+            "FLOWER_PURGE_OFFLINE_WORKERS": str(FLOWER_PURGE_S),
+            "FLOWER_INSPECT_TIMEOUT": str(FLOWER_INSPECT_TIMEOUT_MS),
+        }
+        command = [sys.executable, "-m", "celery", "-A", "schemas.queue:app", "flower"]
+        self.flower.start(command, env=environment | flower)
 
     def _wait_for_worker(self, engine: Engine, report: Callable[[str], None]) -> None:
         hint = ", about 40 s on a CPU" if engine is Engine.VLLM else ""
@@ -285,28 +315,56 @@ class Stack:
                 with suppress(OperationalError, RedisError, OSError):
                     if app.control.ping(timeout=PING_TIMEOUT_S):
                         return
-                self._require(self.worker)
-                self._require(self.flower)
+                self._require_worker()
                 waited_s += PING_TIMEOUT_S
         raise StackError(f"the worker did not answer in {WORKER_TIMEOUT_S:.0f} s: see {self.worker.log_file}")
 
     def _wait_for_flower(self, report: Callable[[str], None]) -> None:
+        """Wait until Flower answers; where another took its port meanwhile, start it on the next."""
         report("starting Flower")
-        port = int(self.environment["GLEANER_FLOWER_PORT"])
-        waited_s = 0.0
-        while waited_s < FLOWER_TIMEOUT_S:
-            with suppress(OSError), socket.create_connection((HOST, port), timeout=FLOWER_POLL_S):
+        for left in reversed(range(FLOWER_TRIES)):
+            if self._flower_came_up():
+                self.flower_problem = None
                 return
-            self._require(self.flower)
-            waited_s += FLOWER_POLL_S
-        raise StackError(f"Flower did not listen within {FLOWER_TIMEOUT_S:.0f} s: see {self.flower.log_file}")
+            if self.flower.running() or not left:
+                break
+            self.flower.stop(FLOWER_STOP_S)
+            self._write_settings(self.environment | {"GLEANER_FLOWER_PORT": str(free_port())})
+            self._start_flower()
+        self.flower.stop(FLOWER_STOP_S)
+        self.flower_problem = f"could not be started, unlike the rest: see {self.flower.log_file}"
 
-    def _require(self, process: SupervisedProcess) -> None:
-        """Wait a moment for a process to end, and say so with its log if it has."""
-        if process.wait(FLOWER_POLL_S):
+    def _flower_came_up(self) -> bool:
+        """Wait until Flower answers; False when it ended, or is silent for too long."""
+        deadline = time.monotonic() + FLOWER_TIMEOUT_S
+        while time.monotonic() < deadline:
+            if self._flower_answers():
+                return True
+            if self.flower.wait(FLOWER_POLL_S):
+                return False
+        return False
+
+    def _flower_answers(self) -> bool:
+        """Whether a Flower that takes our password listens: another stack's has another."""
+        environment = self.environment
+        login = f"{FLOWER_USER}:{environment['GLEANER_FLOWER_PASSWORD']}"
+        connection = http.client.HTTPConnection(HOST, int(environment["GLEANER_FLOWER_PORT"]), timeout=FLOWER_ANSWER_S)
+        try:
+            connection.request(
+                "GET", "/", headers={"Authorization": f"Basic {base64.b64encode(login.encode()).decode()}"}
+            )
+            return connection.getresponse().status < http.HTTPStatus.BAD_REQUEST
+        except (OSError, http.client.HTTPException):
+            return False
+        finally:
+            connection.close()
+
+    def _require_worker(self) -> None:
+        """Wait a moment for the worker to end, and say so with its log if it has."""
+        if self.worker.wait(WORKER_POLL_S):
             raise StackError(
-                f"the {process.name} ended while starting (exit code {process.exit_code}). "
-                f"End of {process.log_file}:\n{process.log_tail()}"
+                f"the worker ended while starting (exit code {self.worker.exit_code}). "
+                f"End of {self.worker.log_file}:\n{self.worker.log_tail()}"
             )
 
     def _stop(self, parts: list[Service | SupervisedProcess]) -> None:

@@ -26,7 +26,7 @@ from schemas.settings import Settings
 DOCUMENT_FORMAT = 1
 #: Bytes of rejects kept in memory before they go to a temporary file.
 _SPOOL_BYTES = 8 * 1024 * 1024
-#: Duplicates fetched at a time.
+#: Duplicates fetched, and taken out, at a time.
 _FETCH_ROWS = 1000
 _COPY_DOCUMENTS = "COPY gleaner.documents (corpus_id, ordinal, external_id, text, meta, content_hash, flags) FROM STDIN"
 _COPY_REJECTS = "COPY gleaner.corpus_rejects (corpus_id, position, line, code, reason, excerpt) FROM STDIN"
@@ -157,14 +157,15 @@ def _copy_documents(
 def _reject_duplicates(connection: Connection, corpus_id: int, lines: _Lines, rejects: _Rejects) -> int:
     count = 0
     with connection.cursor("duplicates", row_factory=dict_row) as cursor:
-        cursor.itersize = _FETCH_ROWS
-        for twin in cursor.execute(queries.duplicate_documents.sql, {"corpus_id": corpus_id}):
-            reason = f"the id {twin['external_id']!r} is that of line {lines.line_of(twin['first_ordinal'])} already"
-            reject = Reject.of(RejectCode.DUPLICATE_ID, reason, twin["excerpt"])
-            rejects.add(twin["ordinal"], lines.line_of(twin["ordinal"]), reject)
-            count += 1
-    if count:
-        queries.delete_duplicate_documents(connection, corpus_id=corpus_id)
+        cursor.execute(queries.duplicate_documents.sql, {"corpus_id": corpus_id})
+        while twins := cursor.fetchmany(_FETCH_ROWS):
+            for twin in twins:
+                first = lines.line_of(twin["first_ordinal"])
+                reason = f"the id {twin['external_id']!r} is that of line {first} already"
+                reject = Reject.of(RejectCode.DUPLICATE_ID, reason, twin["excerpt"])
+                rejects.add(twin["ordinal"], lines.line_of(twin["ordinal"]), reject)
+            queries.delete_documents(connection, corpus_id=corpus_id, ordinals=[twin["ordinal"] for twin in twins])
+            count += len(twins)
     return count
 
 

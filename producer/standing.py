@@ -8,6 +8,8 @@ from schemas.outcomes import Outcome
 
 #: Chunks with an error that are shown: the latest attempts say enough.
 SHOWN_CHUNK_ERRORS = 5
+#: States that a job does not leave.
+ENDED = ("done", "cancelled")
 #: Jobs named when one is not found.
 SHOWN_JOBS = 10
 
@@ -47,6 +49,7 @@ def job_standing(connection: Connection, job_id: int) -> dict[str, Any]:
         "chunks": {row["state"]: row["chunks"] for row in queries.chunks_by_state(connection, job_id=job_id)},
         "chunk_errors": list(queries.chunk_errors(connection, job_id=job_id, batch=SHOWN_CHUNK_ERRORS)),
         "rejects": rejects,
+        "warnings": [],
         "rows_per_s": rows_per_s(finished_rows(ledger), job["running_s"]),
     }
 

@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
-from producer.standing import finished_rows, unknown_job
+from producer.standing import ENDED, finished_rows, rows_per_s, unknown_job
 from schemas.database import Connection, connect, queries
 from schemas.errors import DatabaseUnavailable
 from schemas.settings import Settings
@@ -30,13 +30,17 @@ RECONNECT_WAIT_S = 5.0
 
 @dataclass(frozen=True)
 class Reading:
-    """A job's ledger at one moment, with its rate (rows a second) and time left."""
+    """A job's ledger at one moment, with its rate (rows a second; of an ended job over its whole run) and time left.
+
+    ``still_s``: since the last new row. ``running_s``: since the job's first chunk was claimed, until its end.
+    """
 
     state: str
     model: str
     ledger: dict[str, Any]
     rate: float
     still_s: float
+    running_s: float | None = None
 
     @property
     def rows(self) -> int:
@@ -56,7 +60,12 @@ class Reading:
     @property
     def ended(self) -> bool:
         """Whether the job will not change any more."""
-        return self.state in ("done", "cancelled")
+        return self.state in ENDED
+
+    @property
+    def measuring(self) -> bool:
+        """Whether it is too early to say that no rows come."""
+        return not self.ended and not self.rate and self.still_s < RATE_WINDOW_S
 
 
 @dataclass
@@ -116,8 +125,12 @@ class Watcher:
             connection.close()
 
     def _reading(self, row: dict[str, Any], now: float) -> Reading:
-        rate = self._rate.add(now, finished_rows(row))
-        return Reading(row.pop("state"), row.pop("model"), row, rate, now - self._rate.moved_at)
+        state, model, running_s = row.pop("state"), row.pop("model"), row.pop("running_s")
+        rows = finished_rows(row)
+        rate = self._rate.add(now, rows)
+        if state in ENDED:
+            rate = rows_per_s(rows, running_s) or 0.0
+        return Reading(state, model, row, rate, now - self._rate.moved_at, running_s)
 
     def _reconnect(self, error: psycopg.Error) -> Connection:
         cause = (str(error).strip().splitlines() or ["closed"])[0]

@@ -1,5 +1,6 @@
 """A label schema with its prompt, frozen: what the producer stores and the worker runs."""
 
+import difflib
 import importlib
 import importlib.util
 import inspect
@@ -201,7 +202,9 @@ def _load_class(source: str) -> type[BaseModel]:
         finally:
             sys.path.pop(0)
         return _model_in(module, class_name)
-    raise UsageError(f"unknown schema {source!r}: --schema takes {_what_schema_takes()}")
+    near = difflib.get_close_matches(source.lower(), builtin_names(), n=1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    raise UsageError(f"unknown schema {source!r}: --schema takes {_what_schema_takes()}{hint}")
 
 
 def _what_schema_takes() -> str:

@@ -1,8 +1,10 @@
 """One frozen :class:`Settings` a process, read from ``GLEANER_*`` variables and env files."""
 
 import difflib
+import json
 import os
 import re
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
@@ -12,7 +14,7 @@ import psycopg
 from dotenv import dotenv_values
 from psycopg.conninfo import conninfo_to_dict
 from pydantic import Field, SecretStr, ValidationError, field_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 from pydantic_settings import SettingsError as NotJson
 
 from schemas.errors import UsageError
@@ -278,17 +280,97 @@ _BAD_URL = (
 )
 
 
-def _unknown_names(environ: dict[str, str]) -> list[str]:
+@dataclass(frozen=True)
+class _Given:
+    """A variable as it was given, and where."""
+
+    name: str
+    value: str
+    place: str
+
+    @property
+    def field(self) -> str:
+        return self.name.lower().removeprefix(ENV_PREFIX.lower())
+
+
+@dataclass(frozen=True)
+class SettingFault:
+    """What is wrong with a variable, and where it was given: an env file or ``the environment``."""
+
+    name: str
+    place: str
+    message: str
+
+
+class _SoundSettings(Settings):
+    """Settings from what is passed alone."""
+
+    @classmethod
+    def settings_customise_sources(
+        cls, settings_cls: type[BaseSettings], init_settings: PydanticBaseSettingsSource, *_: Any, **__: Any
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return (init_settings,)
+
+
+def _given() -> list[_Given]:
+    """Every variable with our prefix, from where it is read first to where it is read last."""
+    places: list[tuple[str, dict[str, str | None]]] = [(file, dotenv_values(file)) for file in ENV_FILES]
+    places.append(("the environment", dict(os.environ)))
+    return [
+        _Given(name, value or "", place)
+        for place, variables in places
+        for name, value in variables.items()
+        if name.upper().startswith(ENV_PREFIX)
+    ]
+
+
+def _unknown_names() -> list[SettingFault]:
     known = [name.upper() for name in Settings.model_fields]
-    given = {name for name in environ if name.upper().startswith(ENV_PREFIX)}
-    for file in ENV_FILES:
-        given |= {name for name in dotenv_values(file) if name.upper().startswith(ENV_PREFIX)}
-    unknown = []
-    for name in sorted(name for name in given if name.upper().removeprefix(ENV_PREFIX) not in known):
-        # Without the prefix, which would make every name look near.
-        near = difflib.get_close_matches(name.upper().removeprefix(ENV_PREFIX), known, n=1)
-        unknown.append(f"{name} is no setting" + (f": did you mean {ENV_PREFIX}{near[0]}?" if near else ""))
-    return unknown
+    unknown = {}
+    for given in _given():
+        if given.field not in Settings.model_fields:
+            # Without the prefix, which would make every name look near.
+            near = difflib.get_close_matches(given.field.upper(), known, n=1)
+            message = f"{given.name} is no setting" + (f": did you mean {ENV_PREFIX}{near[0]}?" if near else "")
+            unknown[given.name] = SettingFault(given.name, given.place, message)
+    return [fault for _, fault in sorted(unknown.items())]
+
+
+def problem(error: Any) -> str:
+    """One of pydantic's errors in words for people."""
+    if error["type"] in ("int_parsing", "int_from_float", "int_type"):
+        return f"{error['input']!r} is not a whole number"
+    if error["type"] in ("float_parsing", "float_type"):
+        return f"{error['input']!r} is not a number"
+    return str(error["msg"]).removeprefix("Value error, ")
+
+
+def settings_and_faults() -> tuple[Settings, list[SettingFault]]:
+    """The settings with whatever is wrong left at its default, and what is wrong: to be shown, not to work with."""
+    faults = _unknown_names()
+    given = {one.field: one for one in _given() if one.field in Settings.model_fields and one.value}
+    values: dict[str, Any] = {}
+    for field, one in given.items():
+        values[field] = one.value
+        if Settings.model_fields[field].annotation == dict[str, Any]:
+            try:
+                values[field] = json.loads(one.value)
+            except ValueError as error:
+                del values[field]
+                faults.append(SettingFault(ENV_PREFIX + field.upper(), one.place, _not_json(field, error)))
+    while True:
+        try:
+            return _SoundSettings(**values), faults
+        except ValidationError as error:
+            for item in error.errors():
+                field = str(item["loc"][0])
+                name = ENV_PREFIX + field.upper()
+                faults.append(SettingFault(name, given[field].place, f"{name}: {problem(item)}"))
+                values.pop(field, None)
+
+
+def _not_json(field: str, cause: BaseException | None) -> str:
+    return f"{ENV_PREFIX}{field.upper()}: not JSON: {cause}"
 
 
 @lru_cache(maxsize=1)
@@ -297,16 +379,16 @@ def load_settings() -> Settings:
 
     :raises SettingsError: names each bad or unknown variable and what it takes.
     """
-    unknown = _unknown_names(dict(os.environ))
+    unknown = "; ".join(fault.message for fault in _unknown_names())
     if unknown:
-        raise SettingsError("; ".join(unknown) + ". `producer doctor` lists the settings.")
+        raise SettingsError(unknown + ("" if unknown.endswith("?") else ".") + " `producer doctor` lists the settings.")
     try:
         return Settings()
     except NotJson as error:
         field = next((name for name in Settings.model_fields if f'"{name}"' in str(error)), "")
-        raise SettingsError(f"{ENV_PREFIX}{field.upper()}: not JSON: {error.__cause__}") from None
+        raise SettingsError(_not_json(field, error.__cause__)) from None
     except ValidationError as error:
         problems = [
-            f"{ENV_PREFIX}{'.'.join(str(part) for part in e['loc']).upper()}: {e['msg']}" for e in error.errors()
+            f"{ENV_PREFIX}{'.'.join(str(part) for part in e['loc']).upper()}: {problem(e)}" for e in error.errors()
         ]
         raise SettingsError("; ".join(problems)) from None

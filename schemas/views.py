@@ -13,6 +13,10 @@ from schemas.label_spec import LabelSpec
 VIEW_SCHEMA = "labels"
 #: Bytes of an identifier; Postgres cuts longer ones in silence.
 MAX_IDENTIFIER_BYTES = 63
+#: Columns of a view.
+MAX_COLUMNS = 1600
+#: Largest value of a bigint.
+MAX_BIGINT = 2**63 - 1
 #: A label field with one of these names gets this prefix in the view, so that both can be selected.
 FIELD_PREFIX = "label_"
 #: Group role that may read the views, granted where it exists.
@@ -74,6 +78,8 @@ def _type_of_values(values: list[Any]) -> str:
     kinds = {type(value) for value in values} - {type(None)}
     if kinds == {int, float}:
         return "double precision"
+    if kinds == {int} and not all(value is None or -MAX_BIGINT <= value <= MAX_BIGINT for value in values):
+        return "numeric"  # a bigint that one row does not fit would fail every query of the view
     return (
         {bool: "boolean", int: "bigint", float: "double precision"}.get(kinds.pop(), "jsonb")
         if len(kinds) == 1
@@ -84,9 +90,12 @@ def _type_of_values(values: list[Any]) -> str:
 def column_names(spec: LabelSpec) -> dict[str, str]:
     """The view's column of each label field.
 
-    :raises UsageError: for a name that Postgres would cut, or two fields that would share a column.
+    :raises UsageError: for a name that Postgres would cut, two fields that would share a column, or too many fields.
     """
     taken = _BEFORE.keys() | _AFTER.keys()
+    most = MAX_COLUMNS - len(taken)
+    if len(spec.json_schema["properties"]) > most:
+        raise UsageError(f"{len(spec.json_schema['properties'])} fields are more columns than a view can have: {most}")
     columns: dict[str, str] = {}
     for field in spec.json_schema["properties"]:
         column = FIELD_PREFIX + field if field in taken else field

@@ -26,6 +26,11 @@ logger = logging.getLogger(__name__)
 EXTRA_CONNECTIONS = 1
 
 
+def _says_more_than_we_did(record: logging.LogRecord) -> bool:
+    """False for Celery's word, with a traceback, on each chunk that was given back: we have said why."""
+    return not (record.exc_info and isinstance(record.exc_info[1], Reject))
+
+
 class Runtime:
     """What lives as long as the worker: engine, connections, leases, health."""
 
@@ -38,6 +43,8 @@ class Runtime:
         self.stopping = threading.Event()
         #: Claim no more chunks, finish those in flight.
         self.draining = threading.Event()
+        #: Told by a signal to stop, and not by a second one to stop at once.
+        self.told_to_stop = False
         self.runner: ChunkRunner
         self._engine: Engine | None = None
         self._pool: Pool | None = None
@@ -145,7 +152,10 @@ def create_worker_app(settings: Settings, runtime: Runtime) -> Celery:
             raise Reject(str(error), requeue=True) from None  # the log has said why
 
     @worker_shutting_down.connect(weak=False)  # type: ignore[untyped-decorator]
-    def stop_claiming(**_: Any) -> None:
+    def stop_claiming(how: str, **_: Any) -> None:
+        runtime.told_to_stop = how == "Warm"
         runtime.stopping.set()
+
+    logging.getLogger("celery.app.trace").addFilter(_says_more_than_we_did)
 
     return app

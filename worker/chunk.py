@@ -33,6 +33,9 @@ MAX_PAUSE_S = 30.0
 ENGINE_GONE = "the engine is gone"
 #: Pause before a chunk goes back whose job this engine refused lately, in seconds: another worker may take it.
 REFUSED_PAUSE_S = 0.5
+#: Pause before a message goes back whose chunk Postgres would not let us claim, in seconds: a right that is missing,
+#: say, stays missing for a while.
+NO_CLAIM_PAUSE_S = 5.0
 #: Pause before a message goes back that came to a worker on its way out, in seconds: it comes again at once.
 LEAVING_PAUSE_S = 0.5
 
@@ -106,6 +109,7 @@ class ChunkRunner:
         try:
             lease = retrying()(self._leases.claim, job_id, chunk_no)
         except (psycopg.Error, OSError) as error:
+            self._stopping.wait(NO_CLAIM_PAUSE_S)
             raise GiveBack(f"no claim: {error}") from error
         if lease is None:
             return "not claimed: finished, or somebody else's"

@@ -1,11 +1,11 @@
 """The first documents of a JSONL file, to measure with. What is no document is left out: the producer says why."""
 
 import gzip
-import json
 from pathlib import Path
 from typing import Any
 
 from schemas.errors import UsageError
+from schemas.jsontext import parse_json
 
 
 def read_sample(path: Path, documents: int, text_field: str, id_field: str) -> list[dict[str, Any]]:
@@ -31,7 +31,7 @@ def read_sample(path: Path, documents: int, text_field: str, id_field: str) -> l
 
 def _document(line: bytes, text_field: str, id_field: str) -> dict[str, Any] | None:
     try:
-        record = json.loads(line)
+        record = parse_json(line)
     except ValueError:
         return None
     text = record.get(text_field) if isinstance(record, dict) else None

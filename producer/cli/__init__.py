@@ -24,6 +24,8 @@ COMMANDS = {
 
 #: What a shell reports for a program that SIGINT ended.
 INTERRUPTED = 130
+#: How the SQLSTATEs begin with which Postgres ends a connection; others are about the statement.
+_LOST = ("08", "57P")
 
 
 class CommandGroup(TyperGroup):
@@ -51,7 +53,10 @@ class CommandGroup(TyperGroup):
         except GleanerError as error:
             raise typer.Exit(_fail(str(error), error.exit_code)) from None
         except KeyboardInterrupt:
-            raise typer.Exit(_fail("interrupted: run the same command again to continue", INTERRUPTED)) from None
+            if sys.stderr.isatty():
+                print(file=sys.stderr)  # the terminal has written ^C where the cursor was
+            message = "run the same command again to continue"
+            raise typer.Exit(_fail(message, INTERRUPTED, "interrupted")) from None
         except BrokenPipeError:
             # Whoever read our output has had enough; the interpreter would complain as it flushes at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -65,9 +70,9 @@ class CommandGroup(TyperGroup):
             raise typer.Exit(_fail(str(found), found.exit_code)) from None
 
 
-def _fail(message: str, exit_code: int) -> int:
+def _fail(message: str, exit_code: int, what: str = "error") -> int:
     # One line, whatever a server or a file name put into the message.
-    line = "error: " + " ".join(message.split())
+    line = f"{what}: " + " ".join(message.split())
     encoding = sys.stderr.encoding or "utf-8"
     print(line.encode(encoding, "backslashreplace").decode(encoding), file=sys.stderr)
     return exit_code
@@ -79,13 +84,16 @@ def _database_error(error: Exception) -> GleanerError | None:
         return None
     from psycopg import OperationalError, errors  # noqa: PLC0415
 
-    from schemas.database import unavailable  # noqa: PLC0415
+    from schemas.database import database_address, unavailable  # noqa: PLC0415
     from schemas.settings import load_settings  # noqa: PLC0415
 
     if isinstance(error, errors.UndefinedTable | errors.UndefinedColumn | errors.InvalidSchemaName):
         return DatabaseNotMigrated("the database has not the tables of this version: run `producer db upgrade`.")
     if isinstance(error, OperationalError | errors.InsufficientPrivilege):
-        return unavailable(load_settings(), error)
+        settings, said = load_settings(), error.diag.message_primary
+        if said is None or (error.sqlstate or "").startswith(_LOST):
+            return unavailable(settings, error)
+        return GleanerError(f"Postgres at {database_address(settings)} refused: {said}.")
     return None
 
 
@@ -112,4 +120,15 @@ def _root(
 
 def main() -> None:
     """Run the command line: the console script."""
+    _mend_streams()
     app()
+
+
+def _mend_streams() -> None:
+    """Take any output: what the locale's encoding has not is escaped, and a stream that was closed swallows it."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8"))
+        else:
+            stream.reconfigure(errors="backslashreplace")

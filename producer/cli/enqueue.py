@@ -6,27 +6,39 @@ from typing import Annotated, Any
 import typer
 from pydantic import ValidationError
 
-from producer.cli.output import JsonFlag, counted, print_json, progress_bar, say
+from producer.cli.output import JsonFlag, counted, print_json, progress_bar, say, whole_number
 from producer.fields import check_fields
 from producer.jobs import FrozenSpec, Job, create_job, freeze_label_spec, job_model
 from producer.loader import Corpus, load_corpus
 from producer.publish import publish_open_chunks
 from producer.readers import Reader, open_reader
 from producer.records import FieldMapping
+from producer.serving import unserved
+from producer.standing import ENDED
 from schemas.database import Connection, connect, queries, require_migrated
 from schemas.errors import UsageError
-from schemas.label_spec import LabelSpec, load_label_spec, template_fields
+from schemas.label_spec import LabelSpec, _default_prompt, load_label_spec, template_fields
 from schemas.outcomes import OverLong
 from schemas.queue import create_app, require_broker
-from schemas.settings import Settings, load_settings
+from schemas.settings import Settings, load_settings, problem
 from schemas.views import column_names
 
 #: Rejects shown in the summary; `producer status JOB --rejects` shows all.
 SHOWN_REJECTS = 3
+#: How a prompt begins that was made from a schema.
+MADE_PROMPT = _default_prompt({}).splitlines()[0]
 #: Endings that say nothing in a corpus's name.
 _ENDINGS = (".gz", ".jsonl", ".ndjson", ".json")
+_PROMPT_IS_MADE = "prompt: made from the schema's descriptions (--prompt or --prompt-file for your own)"
 
 app = typer.Typer(add_completion=False)
+
+
+def _policy(value: str) -> OverLong:
+    try:
+        return OverLong(value)
+    except ValueError:
+        raise typer.BadParameter(f"{value!r} is none of {', '.join(OverLong)}") from None
 
 
 @app.command(epilog="Example: producer enqueue papers.jsonl --schema papers --text-field abstract")
@@ -42,7 +54,10 @@ def enqueue(
         str | None, typer.Option(help="Model that labels. Default: GLEANER_MODEL, else the only one served so far.")
     ] = None,
     chunk_size: Annotated[
-        int | None, typer.Option(help="Documents a chunk. Default: GLEANER_CHUNK_SIZE (256).")
+        int | None,
+        typer.Option(
+            parser=whole_number, metavar="<int>", help="Documents a chunk. Default: GLEANER_CHUNK_SIZE (256)."
+        ),
     ] = None,
     prompt: Annotated[str | None, typer.Option(help="System prompt, instead of the label schema's.")] = None,
     prompt_file: Annotated[Path | None, typer.Option(help="File with the system prompt.")] = None,
@@ -50,7 +65,12 @@ def enqueue(
         str | None, typer.Option(help="The user's turn: {text} is the document, {id} its id, others its metadata.")
     ] = None,
     over_long: Annotated[
-        OverLong, typer.Option(help="What becomes of a document that does not fit the model's context.")
+        OverLong,
+        typer.Option(
+            parser=_policy,
+            metavar="POLICY",
+            help=f"What becomes of a document that does not fit the model's context: {', '.join(OverLong)}.",
+        ),
     ] = OverLong.REJECT,
     name: Annotated[str | None, typer.Option(help="Name of the corpus. Default: the file's name.")] = None,
     schema_name: Annotated[str | None, typer.Option(help="Name of the label schema, instead of its own.")] = None,
@@ -80,10 +100,13 @@ def enqueue(
         # A worker that died between its last chunk and the job's end left this to do.
         queries.finish_job(connection, job_id=job.id)
         summary = {**_summary(connection, reader, loaded, frozen, job, published), "model": model}
+        warning = None if summary["state"] in ENDED else unserved(connection, broker, model)
+        summary["warnings"] = [warning] if warning else []
     if as_json:
         print_json(summary)
     else:
-        _show(summary, spec, notes)
+        made = prompt is None and prompt_file is None and spec.system_prompt.startswith(MADE_PROMPT)
+        _show(summary, spec, (*notes, *([_PROMPT_IS_MADE] if made else [])))
 
 
 def _settings(model: str | None, chunk_size: int | None) -> Settings:
@@ -97,7 +120,7 @@ def _settings(model: str | None, chunk_size: int | None) -> Settings:
         return Settings(**given)
     except ValidationError as error:
         first = error.errors()[0]
-        raise UsageError(f"--{str(first['loc'][0]).replace('_', '-')}: {first['msg']}") from None
+        raise UsageError(f"--{str(first['loc'][0]).replace('_', '-')}: {problem(first)}") from None
 
 
 def _prompt(prompt: str | None, prompt_file: Path | None) -> str | None:
@@ -139,6 +162,7 @@ def _summary(
         "first_rejects": list(queries.list_rejects(connection, corpus_id=corpus.id, after=-1, batch=SHOWN_REJECTS)),
         "label_spec": spec.name,
         "version": spec.version,
+        "new_version": spec.created and spec.version > 1,
         "chunks": sum(chunks.values()),
         "chunks_done": chunks.get("done", 0),
         "published": published,
@@ -158,12 +182,20 @@ def _show(summary: dict[str, Any], spec: LabelSpec, notes: tuple[str, ...]) -> N
         if summary["rejected"] > len(summary["first_rejects"]):
             say(f"    all of them: producer status {summary['job_id']} --rejects")
     say(f"Label spec {spec.name}_v{summary['version']}: {counted(len(spec.json_schema['properties']), 'field')}")
+    if summary["new_version"]:
+        name, version = spec.name, summary["version"]
+        say(
+            f"  new version of {name}: labels.{name} now shows v{version}, v{version - 1} stays in "
+            f"labels.{name}_v{version - 1} (--schema-name for another name)"
+        )
     for line in notes:
         say(f"  {line}")
     job = f"Job {summary['job_id']}"
-    if summary["state"] in ("done", "cancelled"):
+    if summary["state"] in ENDED:
         say(f"{job} is {summary['state']}: nothing left to publish")
     else:
         begun = "created" if summary["created"] else "continued"
         say(f"{job} {begun}: {counted(summary['chunks'], 'chunk')}, {summary['published']:,} published")
+    for warning in summary["warnings"]:
+        say(f"Warning: {warning}")
     say(f"Next: producer watch {summary['job_id']}; producer status {summary['job_id']}")

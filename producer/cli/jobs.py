@@ -10,13 +10,21 @@ from schemas.database import connect
 from schemas.outcomes import Outcome
 from schemas.settings import load_settings
 
+#: Columns from which on a job's line has room for everything.
+WIDE = 120
+
+#: Jobs shown at most: a table of more serves nobody.
+MAX_JOBS = 100_000
+
 app = typer.Typer(add_completion=False)
 
 
 def show_jobs(jobs: list[dict[str, Any]]) -> None:
-    """A table of jobs on stdout."""
-    columns = ("job", "state", "corpus", "label spec", "model", "rows", "ok", "not ok", "rows/s", "created")
-    lines = table(*columns, folded=("corpus", "model"))
+    """A table of jobs on stdout; where it is narrow, without what `producer status JOB` shows as well."""
+    out = console()
+    wide = out.width >= WIDE
+    columns = ("job", "state", "corpus", "label spec", "model", "rows", "not ok")
+    lines = table(*columns, *(("ok", "rows/s", "created") if wide else ()), folded=("corpus", "model"))
     for job in jobs:
         counts = job["counts"]
         rows = finished_rows(counts)
@@ -26,18 +34,24 @@ def show_jobs(jobs: list[dict[str, Any]]) -> None:
             job["corpus"],
             f"{job['label_spec']}_v{job['version']}",
             job["model"],
-            f"{rows:,}/{job['total']:,}",
-            f"{counts[Outcome.OK]:,}",
+            f"{rows:,}" if rows == job["total"] else f"{rows:,}/{job['total']:,}",
             f"{rows - counts[Outcome.OK]:,}",
-            "-" if job["rows_per_s"] is None else f"{job['rows_per_s']:,.1f}",
-            f"{job['created_at']:%m-%d %H:%M}",
+            *(
+                (
+                    f"{counts[Outcome.OK]:,}",
+                    "-" if job["rows_per_s"] is None else f"{job['rows_per_s']:,.1f}",
+                    f"{job['created_at']:%m-%d %H:%M}",
+                )
+                if wide
+                else ()
+            ),
         )
-    console().print(lines)
+    out.print(lines)
 
 
 @app.command(epilog="Example: producer jobs --limit 5")
 def jobs(
-    limit: Annotated[int, typer.Option(min=1, help="Jobs to show.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, max=MAX_JOBS, help="Jobs to show.")] = 20,
     as_json: JsonFlag = False,
 ) -> None:
     """List all jobs, the newest first."""

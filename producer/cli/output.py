@@ -39,9 +39,9 @@ def note(line: str) -> None:
     typer.echo(line, err=True)
 
 
-def print_json(value: Any) -> None:
-    """A value on one line of stdout."""
-    typer.echo(json.dumps(value, default=_plain))
+def print_json(value: Any, indent: int | None = None) -> None:
+    """A value on one line of stdout, or indented for people."""
+    typer.echo(json.dumps(value, default=_plain, indent=indent))
 
 
 def _plain(value: Any) -> str:
@@ -59,6 +59,14 @@ def table(*columns: str, folded: tuple[str, ...] = ()) -> Table:
     for column in columns:
         lines.add_column(column, no_wrap=column not in folded, overflow="fold" if column in folded else "ellipsis")
     return lines
+
+
+def whole_number(value: str | int) -> int:
+    """Parses an argument, with a message for people."""
+    try:
+        return int(value)
+    except ValueError:
+        raise typer.BadParameter(f"{value!r} is not a whole number") from None
 
 
 def counted(count: int, noun: str) -> str:

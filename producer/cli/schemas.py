@@ -8,10 +8,12 @@ import typer
 from producer.cli.output import JsonFlag, console, note, print_json, say, table
 from schemas.database import connect, queries
 from schemas.errors import DatabaseUnavailable, UsageError
+from schemas.jsontext import make_storable
 from schemas.label_spec import builtin_names, load_label_spec
 from schemas.settings import load_settings
 
-_VERSION = re.compile(r"_v(\d+)$")
+#: Not longer than what fits the column.
+_VERSION = re.compile(r"_v(\d{1,9})$")
 
 app = typer.Typer(add_completion=False, epilog="Example: producer schemas")
 
@@ -49,13 +51,14 @@ def show(
     base = name.removesuffix(version.group()) if version else name
     if version is None and (name in builtin_names() or ":" in name or name.endswith((".py", ".json"))):
         spec, _ = load_label_spec(name)
-        print_json(spec.json_schema)
+        print_json(spec.json_schema, indent=2)
         return
     with connect(load_settings(), "producer schemas") as connection:
-        row = queries.label_spec_by_name(connection, name=base, version=int(version.group(1)) if version else None)
+        number = int(version.group(1)) if version else None
+        row = queries.label_spec_by_name(connection, name=make_storable(base), version=number)
     if row is None:
         raise UsageError(f"no label schema {name!r}, built in or in the database: `producer schemas` lists them")
-    print_json(row["json_schema"])
+    print_json(row["json_schema"], indent=2)
 
 
 def _fields(name: str) -> str:

@@ -6,11 +6,13 @@ from typing import Annotated, Any
 import typer
 
 from producer.cli.jobs import show_jobs
-from producer.cli.output import JsonFlag, counted, duration, print_json, say
-from producer.standing import finished_rows, job_lines, job_standing
+from producer.cli.output import JsonFlag, counted, duration, print_json, say, whole_number
+from producer.serving import unserved
+from producer.standing import ENDED, finished_rows, job_lines, job_standing
 from schemas.database import Connection, connect, queries
 from schemas.errors import UsageError
 from schemas.outcomes import Outcome
+from schemas.queue import create_app
 from schemas.settings import load_settings
 
 #: Rejects fetched at a time.
@@ -23,7 +25,10 @@ app = typer.Typer(add_completion=False)
 
 @app.command(epilog="Example: producer status 1")
 def status(
-    job: Annotated[int | None, typer.Argument(help="Job id. Default: all live jobs.", show_default=False)] = None,
+    job: Annotated[
+        int | None,
+        typer.Argument(parser=whole_number, metavar="JOB", help="Job id. Default: all live jobs.", show_default=False),
+    ] = None,
     rejects: Annotated[
         bool, typer.Option("--rejects", help="List every record of the corpus that could not become a document.")
     ] = False,
@@ -32,11 +37,16 @@ def status(
     """Show where a job stands: total = pending + rows by outcome, or exit 1."""
     if job is None and rejects:
         raise UsageError("--rejects needs a job: producer status JOB --rejects")
-    with connect(load_settings(), "producer status") as connection:
+    settings = load_settings()
+    with connect(settings, "producer status") as connection:
         if job is None:
             _show_live(job_lines(connection, live_only=True, limit=SHOWN_JOBS), as_json)
             return
         standing = job_standing(connection, job)
+        if standing["state"] not in ENDED:
+            with create_app(settings) as broker:
+                warning = unserved(connection, broker, standing["model"])
+            standing["warnings"] += [warning] if warning else []
         if as_json:
             listed = {"reject_list": list(_rejects(connection, standing["corpus_id"]))} if rejects else {}
             print_json({**standing, **listed})
@@ -85,6 +95,8 @@ def _show(job: dict[str, Any]) -> None:
     say("Chunks: " + ", ".join(f"{count:,} {state}" for state, count in job["chunks"].items()))
     for chunk in job["chunk_errors"]:
         say(f"  chunk {chunk['chunk_no']} ({chunk['state']}, attempt {chunk['attempt']}): {chunk['last_error']}")
+    for warning in job["warnings"]:
+        say(f"Warning: {warning}")
     if job["rejects"]:
         codes = ", ".join(f"{count:,} {code}" for code, count in job["rejects"].items())
         say(f"Records rejected when the corpus was loaded: {codes}")

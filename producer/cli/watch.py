@@ -5,15 +5,19 @@ import time
 from contextlib import AbstractContextManager, ExitStack
 from typing import Annotated, Any, Protocol
 
+import psycopg
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from producer.cli.output import JsonFlag, duration, note, print_json, say
+from producer.cli.output import JsonFlag, duration, note, print_json, say, whole_number
+from producer.serving import unserved
 from producer.watching import STALL_S, Reading, Watcher
+from schemas.database import connect
 from schemas.errors import GleanerError
 from schemas.outcomes import Outcome
-from schemas.settings import load_settings
+from schemas.queue import create_app
+from schemas.settings import Settings, load_settings
 
 #: Seconds between two lines where output goes to no terminal: a log should not be flooded.
 LINE_S = 5.0
@@ -33,7 +37,7 @@ class _Display(AbstractContextManager["_Display"], Protocol):
 
 @app.command(epilog="Example: producer watch 1")
 def watch(
-    job: Annotated[int, typer.Argument(help="Job id.", show_default=False)],
+    job: Annotated[int, typer.Argument(parser=whole_number, metavar="JOB", help="Job id.", show_default=False)],
     timeout: Annotated[
         float | None, typer.Option(min=0, help="Seconds to watch at most; exit 1 if the job has not ended then.")
     ] = None,
@@ -45,17 +49,28 @@ def watch(
     """
     began = time.monotonic()
     stalled = False
+    settings = load_settings()
     with _display(job, as_json) as display:
-        for reading in Watcher(load_settings(), job, display.tell).readings():
+        for reading in Watcher(settings, job, display.tell).readings():
             elapsed = time.monotonic() - began
-            display.show(reading, elapsed)
+            # Of a job that has ended its own time counts, however long it was watched.
+            display.show(reading, reading.running_s if reading.ended and reading.running_s is not None else elapsed)
             if timeout is not None and elapsed >= timeout and not reading.ended:
                 raise GleanerError(f"job {job} has not ended in {timeout:g} s: {_counts(reading)}. It goes on.")
             if reading.stalled and not stalled:
-                display.tell(f"no row for {STALL_S:.0f} s: is a worker for model {reading.model} running?")
+                display.tell(f"no row for {STALL_S:.0f} s: {_why_stalled(settings, reading.model)}")
             stalled = reading.stalled
     if reading.state == "cancelled":
         raise GleanerError(f"job {job} was cancelled: {_counts(reading)}.")
+
+
+def _why_stalled(settings: Settings, model: str) -> str:
+    try:
+        with connect(settings, "producer watch") as connection, create_app(settings) as broker:
+            warning = unserved(connection, broker, model)
+    except (GleanerError, psycopg.Error):  # the watcher itself says so
+        warning = None
+    return warning or f"is a worker for model {model} running?"
 
 
 def _display(job: int, as_json: bool) -> _Display:
@@ -69,6 +84,8 @@ def _counts(reading: Reading) -> str:
 
 
 def _rate(reading: Reading) -> str:
+    if reading.measuring:
+        return "measuring rows/s"
     left = "" if reading.eta_s is None or reading.ended else f", {duration(reading.eta_s)} left"
     return f"{reading.rate:,.1f} rows/s{left}"
 

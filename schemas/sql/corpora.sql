@@ -22,14 +22,10 @@ FROM (
 WHERE document.ordinal <> document.first_ordinal
 ORDER BY document.ordinal;
 
--- name: delete_duplicate_documents(corpus_id)!
--- Take out what duplicate_documents lists.
-DELETE FROM gleaner.documents AS document
-USING (
-    SELECT ordinal, min(ordinal) OVER (PARTITION BY external_id) AS first_ordinal
-    FROM gleaner.documents WHERE corpus_id = :corpus_id
-) AS twin
-WHERE document.corpus_id = :corpus_id AND document.ordinal = twin.ordinal AND twin.ordinal <> twin.first_ordinal;
+-- name: delete_documents(corpus_id, ordinals)!
+-- Take documents out, by their key. Not by a join with the duplicates: Postgres has no statistics of a corpus that is
+-- being loaded, takes it for one row, and compares each duplicate with each.
+DELETE FROM gleaner.documents WHERE corpus_id = :corpus_id AND ordinal = ANY(:ordinals);
 
 -- name: count_corpus(document_count, rejected_count, corpus_id)!
 -- Freeze the counts of a corpus, in the transaction that loads it.

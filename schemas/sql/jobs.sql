@@ -106,7 +106,8 @@ FROM gleaner.ledger WHERE job_id = :job_id;
 -- name: job_progress(job_id)^
 -- What a watcher needs: the state of a job and its ledger, read at one moment.
 SELECT job.state, ledger.total, ledger.pending, ledger.ok, ledger.truncated, ledger.invalid, ledger.rejected,
-    ledger.failed, ledger.cancelled, ledger.balanced, job.model
+    ledger.failed, ledger.cancelled, ledger.balanced, job.model,
+    extract(epoch FROM coalesce(job.finished_at, now()) - job.started_at)::double precision AS running_s
 FROM gleaner.jobs AS job JOIN gleaner.ledger AS ledger ON ledger.job_id = job.id
 WHERE job.id = :job_id;
 

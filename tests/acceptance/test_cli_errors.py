@@ -93,9 +93,19 @@ def test_a_missing_schema_file(fails_here: Callable, corpus: Path) -> None:
 def test_a_schema_that_the_engine_can_not_constrain(fails: Callable, corpus: Path, tmp_path: Path) -> None:
     schema = tmp_path / "odd.json"
     schema.write_text(
-        json.dumps({"type": "object", "properties": {"n": {"type": "integer", "multipleOf": 3}}, "required": ["n"]})
+        json.dumps({"type": "object", "properties": {"n": {"type": "object"}, "any": {"description": "?"}}})
     )
-    assert_says(fails(2, "enqueue", corpus, "--schema", schema), "$.n", "multipleOf", "drop it")
+    assert_says(fails(2, "enqueue", corpus, "--schema", schema), "$.n", "name them", "$.any", "give it a `type`")
+
+
+def test_what_the_engine_can_not_constrain_is_named_and_checked_afterwards(
+    call_cli: Callable, corpus: Path, tmp_path: Path
+) -> None:
+    schema = tmp_path / "odd.json"
+    schema.write_text(json.dumps({"type": "object", "properties": {"n": {"type": "integer", "multipleOf": 3}}}))
+    result = call_cli("enqueue", corpus, "--schema", schema)
+    assert result.returncode == 0
+    assert "$.n: `multipleOf` is checked after generation" in result.stdout
 
 
 def test_a_broken_template(fails_here: Callable, corpus: Path) -> None:
@@ -148,8 +158,10 @@ def test_a_wrong_password(fails: Callable, corpus: Path, settings: Settings) -> 
 
 
 def test_a_database_url_that_is_none(fails_here: Callable, corpus: Path) -> None:
-    error = fails_here(1, "enqueue", corpus, "--schema", "papers", env={"GLEANER_DATABASE_URL": "not a url"})
-    assert_says(error, "GLEANER_DATABASE_URL")
+    for url in ("not a url", "postgres:/me:s3cret@here/db", "postgresql://me:s3#cret@here/x y"):
+        error = fails_here(2, "enqueue", corpus, "--schema", "papers", env={"GLEANER_DATABASE_URL": url})
+        assert_says(error, "GLEANER_DATABASE_URL", "postgresql://")
+        assert "cret" not in error
 
 
 @pytest.mark.parametrize("command", [["enqueue", "good", "--schema", "papers"], ["status"], ["watch", "1"], ["jobs"]])

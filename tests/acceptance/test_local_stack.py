@@ -136,6 +136,31 @@ def test_the_demo_ends_by_itself_and_shows_every_kind_of_end(local: Local, tmp_p
         assert said in demo.stdout
     assert leftovers(tmp_path) == []
 
+    again = local("demo", "--engine", "stub")
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert "Job 1 was finished before: nothing to label." in again.stdout
+    assert "starting the engine" not in again.stdout
+    assert "documents per second" not in again.stdout
+    assert leftovers(tmp_path) == []
+
+
+def test_a_broken_env_file_keeps_no_stack_from_stopping(local: Local, tmp_path: Path) -> None:
+    (tmp_path / ".env").write_text("GLEANER_CHUNKSIZE=10\n")
+    for arguments in (["down"], ["status"], ["logs"]):
+        done = local(*arguments)
+        assert "CHUNKSIZE" not in done.stdout + done.stderr
+    up = local("up", "--engine", "stub")
+    assert up.returncode == 2
+    assert "GLEANER_CHUNKSIZE is no setting" in up.stdout
+
+
+def test_a_wrong_engine_is_said_before_anything_is_installed() -> None:
+    done = subprocess.run(
+        ["make", "demo", "ENGINE=stubb"], cwd=REPOSITORY, capture_output=True, text=True, timeout=COMMAND_S, check=False
+    )
+    assert done.returncode == 2
+    assert done.stdout.splitlines() == ["error: ENGINE=stubb: use vllm or stub"]
+
 
 @pytest.mark.parametrize("said", ["starting Postgres", "starting the engine", "starting Flower", "job 1"])
 def test_ctrl_c_stops_all_that_the_demo_started(

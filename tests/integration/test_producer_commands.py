@@ -1,5 +1,6 @@
 """The commands as a user types them, over a real database and broker."""
 
+import io
 import json
 import signal
 import subprocess
@@ -10,8 +11,13 @@ from typing import Any
 
 import pytest
 from psycopg.types.json import Jsonb
+from pydantic import SecretStr
+from rich.console import Console
+from worker_process import StartWorker, eventually
 
 from producer.cli import COMMANDS
+from producer.cli.doctor import MASK, _masked
+from producer.cli.jobs import show_jobs
 from producer.jobs import create_job, freeze_label_spec
 from producer.loader import load_corpus
 from producer.progress import silent
@@ -19,6 +25,8 @@ from producer.readers import open_reader
 from producer.records import FieldMapping
 from schemas.database import Connection
 from schemas.label_spec import load_label_spec
+from schemas.outcomes import Outcome
+from schemas.queue import create_app
 from schemas.settings import Settings
 
 SCHEMA = {
@@ -89,6 +97,67 @@ def test_enqueue_reports_and_the_same_again_changes_nothing(
     job = database.execute("SELECT count(*) AS jobs, min(model) AS model FROM gleaner.jobs").fetchone()
     assert job == {"jobs": 1, "model": "m/2"}
     assert published() == []  # they wait in the queue of model m/2
+    warning = "no worker serves 'm/2' now; served so far: no model"
+    assert summary["warnings"] == [warning]
+    assert f"Warning: {warning}" in again.stdout
+    assert "prompt: made" not in again.stdout
+
+
+def test_enqueue_says_which_prompt_is_used_and_where_a_new_version_shows(
+    call_cli: Callable, write_corpus: Callable, tmp_path: Path
+) -> None:
+    schema = tmp_path / "tickets.json"
+    schema.write_text(json.dumps(SCHEMA))
+    path = write_corpus([{"id": 1, "text": "t"}])
+    first = call_cli("enqueue", path, "--schema", schema)
+    assert "prompt: made from the schema's descriptions (--prompt or --prompt-file for your own)" in first.stdout
+    assert "new version" not in first.stdout
+    properties = {**SCHEMA["properties"], "more": {"type": "boolean"}}
+    schema.write_text(json.dumps({**SCHEMA, "properties": properties, "required": list(properties)}))
+    second = call_cli("enqueue", path, "--schema", schema)
+    assert (
+        "new version of tickets: labels.tickets now shows v2, v1 stays in labels.tickets_v1 "
+        "(--schema-name for another name)" in second.stdout
+    )
+    assert "new version" not in call_cli("enqueue", path, "--schema", schema).stdout
+    assert "prompt: made" not in call_cli("enqueue", path, "--schema", "papers").stdout
+
+
+def test_a_model_that_workers_have_served_needs_no_warning(
+    call_cli: Callable, job_id: int, database: Connection, settings: Settings
+) -> None:
+    status = json.loads(call_cli("status", str(job_id), "--json").stdout)
+    assert status["warnings"] == [f"no worker serves '{settings.model}' now; served so far: no model"]
+    insert = "INSERT INTO gleaner.engines (digest, info) VALUES (%s, %s)"
+    database.execute(insert, ["a", Jsonb({"model": "another"})])
+    assert "served so far: another" in call_cli("status", str(job_id)).stdout
+    database.execute(insert, ["b", Jsonb({"model": settings.model})])
+    assert "Warning" not in call_cli("status", str(job_id)).stdout
+    finish(database, job_id)
+    database.execute("DELETE FROM gleaner.engines")
+    assert "Warning" not in call_cli("status", str(job_id)).stdout
+
+
+def test_a_live_worker_serves_its_model_whatever_the_database_says(
+    call_cli: Callable, job_id: int, database: Connection, settings: Settings, start_worker: StartWorker
+) -> None:
+    start_worker()
+    with create_app(settings) as broker:
+        eventually(lambda: broker.control.inspect(timeout=1).active_queues(), "a worker's answer")
+    database.execute("DELETE FROM gleaner.engines")  # a worker leaves its entry there as it starts
+    assert "Warning" not in call_cli("status", str(job_id)).stdout
+    database.execute("UPDATE gleaner.jobs SET model = 'gpt4'")
+    warning = "no worker serves 'gpt4' now; served so far: no model"
+    assert f"Warning: {warning}" in call_cli("status", str(job_id)).stdout
+
+
+def test_a_stalled_watch_says_that_no_worker_serves_the_model(
+    call_cli: Callable, job_id: int, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("producer.watching.STALL_S", 0)
+    watched = call_cli("watch", str(job_id), "--timeout", "1")
+    assert f"no worker serves '{settings.model}' now; served so far: no model" in watched.stderr
+    assert "measuring rows/s" in watched.stdout
 
 
 def test_enqueue_closes_a_job_that_only_lacked_that(
@@ -139,7 +208,16 @@ def test_watch_ends_with_the_job(call_cli: Callable, job_id: int, database: Conn
     finish(database, job_id, state)
     watched = call_cli("watch", str(job_id), "--json")
     assert watched.returncode == code, watched.stderr
-    assert json.loads(watched.stdout)["state"] == state
+    last = json.loads(watched.stdout)
+    assert (last["state"], last["elapsed_s"]) == (state, 2.0)
+
+
+def test_a_finished_job_is_watched_with_its_own_rate_and_time(
+    call_cli: Callable, job_id: int, database: Connection
+) -> None:
+    finish(database, job_id)
+    database.execute("UPDATE gleaner.jobs SET finished_at = started_at + interval '90 s'")
+    assert "0.0 rows/s, 1:30 elapsed" in call_cli("watch", str(job_id)).stdout
 
 
 def test_watch_ends_at_its_timeout(call_cli: Callable, job_id: int) -> None:
@@ -170,7 +248,7 @@ def test_watch_is_left_by_an_interrupt(start_cli: Callable, job_id: int) -> None
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert stderr.startswith("error: interrupted")
+    assert stderr == "interrupted: run the same command again to continue\n"
 
 
 def test_a_reader_that_has_had_enough_makes_no_noise(start_cli: Callable, job_id: int) -> None:
@@ -191,6 +269,7 @@ def test_schemas_are_listed_and_shown(call_cli: Callable, job_id: int) -> None:
     builtin = json.loads(call_cli("schemas", "show", "papers").stdout)
     assert frozen == builtin
     assert next(iter(frozen["properties"])) == "scaling_domain"
+    assert call_cli("schemas", "show", "papers").stdout.startswith('{\n  "')
     unknown = call_cli("schemas", "show", "papers_v9")
     assert unknown.returncode == 2
     assert "no label schema 'papers_v9'" in unknown.stderr
@@ -210,6 +289,67 @@ def test_doctor_checks_everything_and_prints_no_secret(call_cli: Callable, setti
     assert {setting["name"] for setting in report["settings"]} >= {"GLEANER_DATABASE_URL", "GLEANER_MODEL"}
     for password in passwords:
         assert password not in well.stdout + ill.stdout
+    address = settings.database_url.get_secret_value().rpartition("@")[2]
+    assert f"GLEANER_DATABASE_URL = postgresql://gleaner:{MASK}@{address}" in well.stdout
+
+
+def test_doctor_lists_the_settings_though_some_are_bad(call_cli: Callable) -> None:
+    Path(".env").write_text("GLEANER_CHUNKSIZE=1\nGLEANER_SEED=2\n", encoding="utf-8")
+    bad = {"GLEANER_LEASE_S": "two", "GLEANER_ENGINE_ARGS": "{", "GLEANER_DATABASE_URL": "mysql://u:s3cret@h/d"}
+    ill = call_cli("doctor", env=bad)
+    assert (ill.returncode, ill.stderr) == (1, "")
+    for words in (
+        "WRONG  setting: GLEANER_CHUNKSIZE is no setting: did you mean GLEANER_CHUNK_SIZE? (from .env)",
+        "WRONG  setting: GLEANER_LEASE_S: 'two' is not a whole number (from the environment)",
+        "WRONG  setting: GLEANER_ENGINE_ARGS: not JSON: ",
+        "WRONG  setting: GLEANER_DATABASE_URL: it must begin with postgresql:// (from the environment)",
+        "ok     broker: ",
+        "GLEANER_SEED = 2 (default: 0)",
+        "GLEANER_LEASE_S = 120\n",
+    ):
+        assert words in ill.stdout
+    assert "s3cret" not in ill.stdout
+    assert ill.stdout.index("WRONG") < ill.stdout.index("GLEANER_SEED = ")
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://me@h:1/d", "postgresql://me@h:1/d"),
+        ("postgresql://me:p:/@q@h:1/d?sslmode=on", f"postgresql://me:{MASK}@h:1/d?sslmode=on"),
+        ("postgresql://h/d?user=u&password=p%40&x=1", f"postgresql://h/d?user=u&password={MASK}&x=1"),
+        ("redis://:p@h/0", f"redis://:{MASK}@h/0"),
+        ("https://token@h/v1", f"https://{MASK}@h/v1"),
+        ("http://h:8000/v1?api_key=k", f"http://h:8000/v1?api_key={MASK}"),
+    ],
+)
+def test_only_what_is_secret_in_a_url_is_masked(url: str, shown: str) -> None:
+    assert _masked(SecretStr(url), "database_url") == shown
+    assert _masked(SecretStr(url), "flower_password") == MASK
+
+
+def test_numbers_and_names_that_are_none_are_said_plainly(call_cli: Callable, write_corpus: Callable) -> None:
+    for call in (["status", "two"], ["watch", "two"], ["enqueue", "x", "--schema", "papers", "--chunk-size", "two"]):
+        done = call_cli(*call)
+        assert done.returncode == 2
+        assert "'two' is not a whole number" in done.stderr
+    path = write_corpus([{"id": 1, "text": "t"}])
+    for name in ("paper", "Papers"):
+        assert "(.json); did you mean papers?" in call_cli("enqueue", path, "--schema", name).stderr
+    over_long = call_cli("enqueue", path, "--schema", "papers", "--over-long", "cut")
+    assert over_long.returncode == 2
+    assert "'cut' is none of reject, truncate-tail" in over_long.stderr
+
+
+def test_a_job_fits_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    out = Console(width=80, record=True, file=io.StringIO())
+    monkeypatch.setattr("producer.cli.jobs.console", lambda: out)
+    counts = {"pending": 5_000, **dict.fromkeys(Outcome, 1_000)}
+    job = {"id": 12, "state": "running", "corpus": "tickets", "label_spec": "tickets", "version": 2, "total": 11_000}
+    show_jobs([{**job, "model": "smollm2-135m-instruct", "counts": counts, "rows_per_s": 99.5}])
+    assert out.export_text().splitlines()[1:] == [
+        "12   running  tickets  tickets_v2  smollm2-135m-instruct  6,000/11,000  5,000 "
+    ]
 
 
 def test_db_upgrades_a_new_database(call_cli: Callable, empty_database_url: str) -> None:

@@ -1,5 +1,7 @@
 """How a worker ends: told to, its engine dead, its memory full; nothing is lost and another finishes the job."""
 
+import signal
+
 from worker_process import EnqueueJob, StartWorker, eventually
 
 #: Rows a second of a worker that is to be met in mid-chunk.
@@ -98,3 +100,14 @@ def test_two_workers_share_a_job_and_every_row_is_written_once(
     job.require_whole()
     assert len({row["worker"] for row in job.labels()}) == 2
     assert {chunk["attempt"] for chunk in job.chunks()} == {1}
+
+
+def test_ctrl_c_is_no_failure(start_worker: StartWorker, enqueue_job: EnqueueJob) -> None:
+    job = enqueue_job(DOCUMENTS, DOCUMENTS)
+    worker = start_worker(stub_rows_per_s=SLOW, write_interval_s=0.2)
+    eventually(job.rows, "the first rows")
+    worker.process.send_signal(signal.SIGINT)
+    assert worker.exit_code() == 0
+    job.require_given_back()
+    assert "given back: the worker is shutting down" in worker.log()
+    assert "Traceback" not in worker.log()

@@ -1,5 +1,6 @@
 """A broker or a database that goes away in mid-chunk: the worker stays, and the job ends whole."""
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -53,3 +54,18 @@ def test_connections_to_postgres_that_are_cut(
     eventually(job.done, "the job is done")
     job.require_whole()
     assert worker.terminate() == 0
+
+
+def test_a_chunk_that_postgres_lets_nobody_claim_comes_back_at_a_gentle_pace(
+    start_worker: StartWorker, enqueue_job: EnqueueJob, database: Any
+) -> None:
+    job = enqueue_job(4, 4)
+    database.execute("ALTER TABLE gleaner.chunks RENAME TO taken_away")
+    worker = start_worker(stub_rows_per_s=SLOW)
+    eventually(lambda: "given back: no claim" in worker.log(), "the worker is refused")
+    refused_at = time.monotonic()
+    eventually(lambda: time.monotonic() > refused_at + 1, "a second in which an eager worker would ask a hundred times")
+    assert worker.log().count("given back: no claim") == 1
+    database.execute("ALTER TABLE gleaner.taken_away RENAME TO chunks")
+    eventually(job.done, "the job is done")
+    job.require_whole()

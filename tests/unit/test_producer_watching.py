@@ -44,3 +44,17 @@ def test_time_left_needs_a_rate() -> None:
 )
 def test_a_job_that_should_move_and_does_not_is_stalled(state: str, still_s: float, stalled: bool, ended: bool) -> None:
     assert (reading(state, still_s=still_s).stalled, reading(state, still_s=still_s).ended) == (stalled, ended)
+
+
+@pytest.mark.parametrize(
+    ("state", "rate", "still_s", "measuring"),
+    [
+        ("running", 0.0, 0.0, True),
+        ("queued", 0.0, RATE_WINDOW_S - 1, True),
+        ("running", 0.0, RATE_WINDOW_S, False),
+        ("running", 2.0, 0.0, False),
+        ("done", 0.0, 0.0, False),
+    ],
+)
+def test_a_rate_of_zero_is_said_only_when_it_is_known(state: str, rate: float, still_s: float, measuring: bool) -> None:
+    assert reading(state, rate=rate, still_s=still_s).measuring is measuring

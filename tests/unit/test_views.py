@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 from schemas.errors import UsageError
 from schemas.label_spec import LabelSpec, builtin_names, load_label_spec
 from schemas.normalise import normalise
-from schemas.views import MAX_IDENTIFIER_BYTES, column_names, column_type, view_name
+from schemas.views import _AFTER, _BEFORE, MAX_COLUMNS, MAX_IDENTIFIER_BYTES, column_names, column_type, view_name
 
 
 class Tone(StrEnum):
@@ -192,3 +192,20 @@ def test_descriptions_survive_normalising_for_the_comments():
         tone: Tone = Field(description="How it sounds.")
 
     assert normalise(Described.model_json_schema()).json_schema["properties"]["tone"]["description"] == "How it sounds."
+
+
+def test_integers_that_a_bigint_does_not_hold_are_numeric():
+    assert column_type({"enum": [1, 2**63 - 1, None]}) == "bigint"
+    assert column_type({"enum": [1, 10**20]}) == "numeric"
+    assert column_type({"const": -(10**20)}) == "numeric"
+    assert column_type({"type": "array", "items": {"enum": [10**20]}}) == "numeric[]"
+
+
+def test_more_fields_than_a_view_has_columns_are_refused():
+    most = MAX_COLUMNS - len(_BEFORE) - len(_AFTER)
+    fields = {f"f{n}": {"type": "boolean"} for n in range(most + 1)}
+    many = spec("a").model_copy(update={"json_schema": {"type": "object", "properties": fields}})
+    with pytest.raises(UsageError, match=f"{most + 1} fields are more columns than a view can have: {most}"):
+        column_names(many)
+    fields.popitem()
+    assert len(column_names(many)) == most

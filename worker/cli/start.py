@@ -4,6 +4,7 @@ import logging
 from typing import Annotated
 
 import typer
+from celery.platforms import EX_FAILURE
 
 from schemas.database import connect, require_migrated
 from schemas.errors import UsageError
@@ -74,7 +75,8 @@ def _require_services(settings: Settings, node: str) -> None:
 def _work(settings: Settings, node: str, slots: int, log_level: str) -> int:
     from worker.app import Runtime, create_worker_app  # noqa: PLC0415 (celery's worker takes a second to import)
 
-    celery = create_worker_app(settings, Runtime(settings, node, slots))
+    runtime = Runtime(settings, node, slots)
+    celery = create_worker_app(settings, runtime)
     worker = celery.Worker(
         hostname=node,
         pool_cls=POOL,
@@ -87,4 +89,6 @@ def _work(settings: Settings, node: str, slots: int, log_level: str) -> int:
         quiet=True,
     )
     worker.start()
-    return int(worker.exitcode or 0)
+    code = int(worker.exitcode or 0)
+    # Celery takes Ctrl-C for a failure.
+    return 0 if code == EX_FAILURE and runtime.told_to_stop else code
