@@ -40,7 +40,9 @@ def _connect_kwargs(settings: Settings, application: str) -> dict[str, Any]:
         "tcp_user_timeout": 25_000,
         "options": f"-c statement_timeout={settings.database_statement_timeout_s * 1000}"
         # A transaction of ours that does nothing for a minute belongs to a process in trouble: free its locks.
-        " -c idle_in_transaction_session_timeout=60000",
+        " -c idle_in_transaction_session_timeout=60000"
+        # A client that was killed must not leave its statement running, with the locks that it holds.
+        " -c client_connection_check_interval=10000",
     }
 
 

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 import psycopg
 from dotenv import dotenv_values
+from dotenv.parser import parse_stream
 from psycopg.conninfo import conninfo_to_dict
 from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
@@ -38,7 +39,12 @@ class Settings(BaseSettings):
     """Everything that can be set, with unit, default and the reason for the default."""
 
     model_config = SettingsConfigDict(
-        env_prefix=ENV_PREFIX, env_file=ENV_FILES, env_ignore_empty=True, frozen=True, extra="ignore"
+        env_prefix=ENV_PREFIX,
+        env_file=ENV_FILES,
+        env_ignore_empty=True,
+        frozen=True,
+        extra="ignore",
+        allow_inf_nan=False,
     )
 
     # -- services ---------------------------------------------------------------------------------
@@ -47,11 +53,12 @@ class Settings(BaseSettings):
         description="Postgres, as a URL. Default: the local server, no password.",
     )
     database_connect_timeout_s: int = Field(
-        5, ge=1, description="Seconds to wait for a connection. Short, so that a wrong host is said at once."
+        5, ge=1, le=3600, description="Seconds to wait for a connection. Short, so that a wrong host is said at once."
     )
     database_statement_timeout_s: int = Field(
         60,
         ge=0,
+        le=2_000_000,
         description="Seconds one statement may take (0: no limit); loading and migrating are exempt. A chunk's "
         "statements take milliseconds: a minute means that the server is in trouble.",
     )
@@ -63,9 +70,13 @@ class Settings(BaseSettings):
         description="Redis or Valkey, as a URL. Default: the local server.",
     )
     broker_key_prefix: str = Field(
-        "gleaner:", description="Put before every broker key, so that several systems can share one Redis."
+        "gleaner:",
+        pattern=r"^[!-~]*$",
+        description="Put before every broker key, so that several systems can share one Redis.",
     )
-    broker_connect_timeout_s: float = Field(5, gt=0, description="Seconds to wait for a connection to the broker.")
+    broker_connect_timeout_s: float = Field(
+        5, gt=0, le=3600, description="Seconds to wait for a connection to the broker."
+    )
     broker_visibility_timeout_s: int = Field(
         4 * 3600,
         ge=60,
@@ -90,7 +101,9 @@ class Settings(BaseSettings):
     record_max_bytes: int = Field(
         16 * 1024 * 1024,
         ge=1024,
-        description="Bytes a record may have in its file. Bounds memory when a file has no line ends.",
+        le=255 * 1024 * 1024,
+        description="Bytes a record may have in its file. Bounds memory when a file has no line ends; "
+        "Postgres takes no jsonb of 256 MiB.",
     )
 
     # -- worker -----------------------------------------------------------------------------------
@@ -104,6 +117,7 @@ class Settings(BaseSettings):
     lease_s: int = Field(
         120,
         ge=3,
+        le=86_400,
         description="Seconds a chunk stays with its worker without a sign of life. Renewed every third of it; "
         "longer than a pause for garbage collection or a slow commit, short enough for a fast takeover.",
     )
@@ -312,9 +326,27 @@ class _SoundSettings(Settings):
         return (init_settings,)
 
 
+def _variables(file: str) -> dict[str, str | None]:
+    """The variables of an env file.
+
+    :raises SettingsError: for one that is not UTF-8, or with a line of ours that can't be read and would go unseen.
+    """
+    if not Path(file).is_file():
+        return {}
+    try:
+        with Path(file).open(encoding="utf-8") as stream:
+            lines = list(parse_stream(stream))
+    except UnicodeDecodeError:
+        raise SettingsError(f"{file} is not UTF-8: write it anew") from None
+    for line in lines:
+        if line.error and ENV_PREFIX in line.original.string.upper():
+            raise SettingsError(f"{file}, line {line.original.line}: can't be read: write NAME=value")
+    return dotenv_values(file)
+
+
 def _given() -> list[_Given]:
     """Every variable with our prefix, from where it is read first to where it is read last."""
-    places: list[tuple[str, dict[str, str | None]]] = [(file, dotenv_values(file)) for file in ENV_FILES]
+    places: list[tuple[str, dict[str, str | None]]] = [(file, _variables(file)) for file in ENV_FILES]
     places.append(("the environment", dict(os.environ)))
     return [
         _Given(name, value or "", place)

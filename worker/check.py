@@ -19,6 +19,7 @@ from schemas.outcomes import Outcome, Reason, RowFinal
 PATTERN_TIMEOUT_S = 0.2
 #: Offsets from UTC that Postgres takes in a timestamptz, in hours; RFC 3339 allows up to 23.
 MAX_OFFSET_HOURS = 15
+_UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _OFFSET_HOURS = re.compile(r"[+-](\d\d):\d\d$")
 
 
@@ -59,7 +60,7 @@ _Validator = validators.extend(  # type: ignore[no-untyped-call]
     type_checker=Draft202012Validator.TYPE_CHECKER.redefine_many({"integer": _is_integer, "number": _is_number}),
 )
 
-#: jsonschema's own, and for moments what Postgres takes.
+#: jsonschema's own, but for moments and uuids what a column of Postgres takes.
 _FORMATS = FormatChecker()
 _FORMATS.checkers = dict(Draft202012Validator.FORMAT_CHECKER.checkers)
 
@@ -71,6 +72,12 @@ def _is_moment(value: object) -> bool:
     offset = _OFFSET_HOURS.search(value)
     known = Draft202012Validator.FORMAT_CHECKER.conforms(value, "date-time")
     return known and (offset is None or int(offset[1]) <= MAX_OFFSET_HOURS)
+
+
+@_FORMATS.checks("uuid")
+def _is_uuid(value: object) -> bool:
+    # jsonschema's own reads what Python's int() reads: signs, white space, other scripts' digits.
+    return not isinstance(value, str) or _UUID.fullmatch(value) is not None
 
 
 class LabelCheck:

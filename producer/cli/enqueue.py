@@ -1,5 +1,7 @@
 """``producer enqueue``: a corpus and a label schema to a job that workers can start on."""
 
+import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -82,9 +84,10 @@ def enqueue(
     """
     settings = _settings(model, chunk_size)
     reader = open_reader(corpus, settings)
-    spec, notes = load_label_spec(
-        schema, prompt=_prompt(prompt, prompt_file), template=template, name=schema_name, over_long=over_long
-    )
+    with redirect_stdout(sys.stderr):  # whatever a .py file prints is no part of our answer
+        spec, notes = load_label_spec(
+            schema, prompt=_prompt(prompt, prompt_file), template=template, name=schema_name, over_long=over_long
+        )
     column_names(spec)  # a field that can't be a column is said before anything is written
     mapping = FieldMapping(id_field, text_field)
     with connect(settings, "producer enqueue") as connection, create_app(settings) as broker:

@@ -1,6 +1,8 @@
 """``producer schemas``: what ``--schema`` takes, and what was frozen from it."""
 
 import re
+import sys
+from contextlib import redirect_stdout
 from typing import Annotated, Any
 
 import typer
@@ -50,7 +52,8 @@ def show(
     version = _VERSION.search(name)
     base = name.removesuffix(version.group()) if version else name
     if version is None and (name in builtin_names() or ":" in name or name.endswith((".py", ".json"))):
-        spec, _ = load_label_spec(name)
+        with redirect_stdout(sys.stderr):  # whatever a .py file prints is no part of our answer
+            spec, _ = load_label_spec(name)
         print_json(spec.json_schema, indent=2)
         return
     with connect(load_settings(), "producer schemas") as connection:

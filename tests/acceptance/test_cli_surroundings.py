@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
@@ -66,3 +67,22 @@ def test_a_statement_that_postgres_gives_up_is_no_lost_connection(call_cli: Call
     assert (done.returncode, done.stdout) == (1, "")
     assert "refused: canceling statement due to statement timeout." in done.stderr
     assert "no connection" not in done.stderr
+
+
+@pytest.mark.parametrize("command", [["enqueue", "corpus", "--json"], ["schemas", "show"]])
+def test_what_a_schema_file_prints_is_no_part_of_the_answer(
+    run_cli: Callable, write_corpus: Callable, command: list[str]
+) -> None:
+    schema = """
+        from pydantic import BaseModel
+        print("hello")
+        class Seen(BaseModel):
+            good: bool
+    """
+    Path("seen.py").write_text(textwrap.dedent(schema))
+    corpus = write_corpus([{"id": 1, "text": "t"}])
+    given = ["--schema", "seen.py"] if command[0] == "enqueue" else ["seen.py"]
+    done = run_cli(*[corpus if word == "corpus" else word for word in command], *given)
+    assert done.returncode == 0, done.stderr
+    assert isinstance(json.loads(done.stdout), dict)
+    assert done.stderr == "hello\n"

@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import pytest
+from pydantic import BaseModel, model_validator
 
 from schemas.label_spec import LabelSpec, load_label_spec
 from schemas.outcomes import Outcome, Reason, RequestFailed, RowFinal
@@ -126,6 +127,48 @@ def test_characters_that_postgres_cannot_store_are_flagged(text: str) -> None:
     with pytest.raises(RowFinal) as wrong:
         LabelCheck(plain_spec(s={"type": "string"})).label(text)
     assert wrong.value.code == Reason.BAD_CHARACTERS
+
+
+@pytest.mark.parametrize(
+    ("shape", "good", "bad"),
+    [
+        ("date-time", "2024-05-01T12:00:00+05:30", "2024-05-01T12:00:00+23:59"),  # no offset of Postgres
+        ("uuid", "123e4567-e89b-12d3-a456-426614174000", "1234_678-1234-1234-1234-123456789012"),
+        ("uuid", "123E4567-E89B-12D3-A456-426614174000", "+23e4567-e89b-12d3-a456-426614174000"),
+    ],
+)
+def test_what_a_typed_column_would_refuse_is_no_label(shape: str, good: str, bad: str) -> None:
+    check = LabelCheck(plain_spec(f={"type": "string", "format": shape}))
+    assert check.label(f'{{"f": "{good}"}}') == {"f": good}
+    with pytest.raises(RowFinal) as wrong:
+        check.label(f'{{"f": "{bad}"}}')
+    assert wrong.value.code == Reason.SCHEMA_MISMATCH
+
+
+def test_a_number_beyond_a_double_is_no_label() -> None:
+    with pytest.raises(RowFinal):
+        LabelCheck(plain_spec(n={"type": "number"})).label('{"n": 1' + "0" * 400 + "}")
+
+
+def test_a_pattern_that_backtracks_for_ever_costs_only_its_row() -> None:
+    check = LabelCheck(plain_spec(s={"type": "string", "pattern": "^(a|aa)+$"}))
+    assert check.label('{"s": "aaaa"}') == {"s": "aaaa"}
+    with pytest.raises(RowFinal) as wrong:
+        check.label('{"s": "' + "a" * 200 + '!"}')
+    assert wrong.value.code == Reason.SCHEMA_MISMATCH
+
+
+def test_a_validator_that_fails_in_its_own_way_costs_only_its_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Odd(BaseModel):
+        @model_validator(mode="after")
+        def fails(self) -> "Odd":
+            raise KeyError("not there")
+
+    monkeypatch.setattr(LabelSpec, "model_class", lambda _: Odd)
+    with pytest.raises(RowFinal) as wrong:
+        LabelCheck(plain_spec(n={"type": "number"})).label('{"n": 1}')
+    assert wrong.value.code == Reason.SCHEMA_MISMATCH
+    assert "KeyError" in wrong.value.reason
 
 
 def test_a_whole_number_written_as_a_fraction_is_none() -> None:

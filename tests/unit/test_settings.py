@@ -167,3 +167,39 @@ def test_settings_cannot_be_changed():
 
 def test_a_settings_error_is_wrong_use():
     assert SettingsError.exit_code == 2
+
+
+@pytest.mark.parametrize("name", ["BROKER_CONNECT_TIMEOUT_S", "WRITE_INTERVAL_S", "SHUTDOWN_S", "OPENAI_TIMEOUT_S"])
+def test_no_time_is_infinite(monkeypatch, name):
+    monkeypatch.setenv(ENV_PREFIX + name, "inf")
+    with pytest.raises(SettingsError, match=f"{ENV_PREFIX}{name}: .*finite"):
+        load_settings()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("LEASE_S", "99999999999999"),
+        ("RECORD_MAX_BYTES", "999999999999999999999"),
+        ("DATABASE_STATEMENT_TIMEOUT_S", "99999999999"),
+        ("BROKER_KEY_PREFIX", os.fsdecode(b"\xff")),
+    ],
+)
+def test_what_a_service_would_refuse_is_refused_at_once(monkeypatch, name, value):
+    monkeypatch.setenv(ENV_PREFIX + name, value)
+    with pytest.raises(SettingsError, match=ENV_PREFIX + name):
+        load_settings()
+
+
+def test_an_env_file_that_is_not_utf_8():
+    Path(".env").write_bytes(b"GLEANER_MODEL=\xff\n")
+    with pytest.raises(SettingsError, match=r"\.env is not UTF-8"):
+        load_settings()
+
+
+@pytest.mark.parametrize("line", ["GLEANER_CHUNK_SIZE: 5", 'GLEANER_CHUNK_SIZE="5'])
+def test_a_line_of_ours_that_can_not_be_read_is_said_and_not_shown(line):
+    write(".env", "OTHER: 1", line)
+    with pytest.raises(SettingsError, match=r"\.env, line 2: can't be read") as error:
+        load_settings()
+    assert "5" not in str(error.value)
