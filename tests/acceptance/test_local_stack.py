@@ -155,9 +155,12 @@ def test_a_broken_env_file_keeps_no_stack_from_stopping(local: Local, tmp_path: 
 
 
 def test_a_wrong_engine_is_said_before_anything_is_installed() -> None:
+    # As typed, not as a make within `make test`, which tells of the folders it enters.
+    typed = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
     done = subprocess.run(
-        ["make", "demo", "ENGINE=stubb"], cwd=REPOSITORY, capture_output=True, text=True, timeout=COMMAND_S, check=False
-    )
+        ["make", "demo", "ENGINE=stubb"],
+        cwd=REPOSITORY, env=typed, capture_output=True, text=True, timeout=COMMAND_S, check=False,
+    )  # fmt: skip
     assert done.returncode == 2
     assert done.stdout.splitlines() == ["error: ENGINE=stubb: use vllm or stub"]
 
