@@ -388,6 +388,17 @@ def test_what_every_request_meets_is_no_rows_fault(server: FakeServer, start: St
     assert engine.lost
 
 
+def test_a_filter_that_refuses_one_text_costs_only_its_row(server: FakeServer, start: Start) -> None:
+    engine = start()
+    by_text(server, {"unwelcome": Answer({"error": {"message": "blocked by policy"}}, 403)})
+    refused = failure(submit(engine, "unwelcome"))
+    assert isinstance(refused, RowFinal)
+    assert (refused.outcome, refused.code) == (Outcome.REJECTED, Reason.REFUSED)
+    assert "blocked by policy" in refused.reason
+    assert submit(engine, "welcome").result(PATIENCE_S)
+    assert not engine.lost
+
+
 def test_a_model_that_is_no_longer_served_loses_the_engine(server: FakeServer, start: Start) -> None:
     engine = start()
     server.chat = lambda _: Answer({"error": {"message": "no such model"}}, 404)

@@ -168,8 +168,19 @@ class OpenaiEngine:
         try:
             return await retrying(self._ask, request)
         except _NotServed as error:
+            if await self._serves_others():
+                # A filter on the way that refuses this text: the next worker would meet it too.
+                reason = f"the server refuses this prompt and serves others: {error.__cause__}"
+                raise RowFinal(Outcome.REJECTED, Reason.REFUSED, reason) from None
             self._server.lose(str(error))
             raise EngineLost(str(error)) from error
+
+    async def _serves_others(self) -> bool:
+        try:
+            await self._ask(_probe([{"role": "user", "content": "Say hello."}]))
+        except (RequestFailed, RowFinal, EngineLost):
+            return False
+        return True
 
     async def _ask(self, request: Request) -> ChatCompletion:
         server = self._server
