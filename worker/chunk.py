@@ -144,6 +144,9 @@ class ChunkRunner:
         for attempt in retrying():
             with attempt, self._pool.connection() as connection:
                 queries.start_job(connection, job_id=lease.job_id)
+        rules, turn = self._specs.get(lease.label_spec_id, self._look)
+        for attempt in retrying():
+            with attempt, self._pool.connection() as connection:
                 documents = list(
                     queries.open_documents(
                         connection,
@@ -151,9 +154,9 @@ class ChunkRunner:
                         corpus_id=lease.corpus_id,
                         first_ordinal=lease.first_ordinal,
                         last_ordinal=lease.last_ordinal,
+                        with_meta=turn.needs_meta,
                     )
                 )
-        rules, turn = self._specs.get(lease.label_spec_id, self._look)
         writer = RowWriter(self._pool, self._settings, lease, self._worker, self._engine_id)
         progress = Progress(done=lease.size - len(documents), size=lease.size)
         rows: list[RowInFlight] = []

@@ -16,6 +16,11 @@ class UserTurn:
     def __init__(self, spec: LabelSpec) -> None:
         self._parts = [(literal, name) for literal, name, _, _ in string.Formatter().parse(spec.template)]
 
+    @property
+    def needs_meta(self) -> bool:
+        """Whether the template names anything of a document but its text and id."""
+        return any(name not in (None, "text", "id") for _, name in self._parts)
+
     def render(self, external_id: str, text: str, meta: dict[str, Any]) -> str:
         """The user turn.
 

@@ -3,9 +3,10 @@
 SELECT name, version, digest, json_schema, system_prompt, template, sampling, over_long, class_path
 FROM gleaner.label_specs WHERE id = :label_spec_id;
 
--- name: open_documents(corpus_id, first_ordinal, last_ordinal, job_id)
--- The documents of a chunk that have no row yet, in order.
-SELECT document.ordinal, document.external_id, document.text, document.meta
+-- name: open_documents(corpus_id, first_ordinal, last_ordinal, job_id, with_meta)
+-- The documents of a chunk that have no row yet, in order; their metadata only for a template that names it.
+SELECT document.ordinal, document.external_id, document.text,
+    CASE WHEN :with_meta THEN document.meta ELSE '{}'::jsonb END AS meta
 FROM gleaner.documents AS document
 WHERE document.corpus_id = :corpus_id AND document.ordinal BETWEEN :first_ordinal AND :last_ordinal
   AND NOT EXISTS (

@@ -96,3 +96,18 @@ def test_a_job_takes_the_only_model_that_is_served(
     assert named["model"] == "another"
     eventually(JobView(database, named["job_id"]).done, "the named model's job is done")
     assert serving.terminate() == other.terminate() == 0
+
+
+def test_a_template_takes_metadata_and_rejects_the_document_that_lacks_it(
+    start_worker: StartWorker, run_cli: Callable[..., Any], write_corpus: Callable[..., Path], database: Connection
+) -> None:
+    corpus = write_corpus([{"id": "with", "text": "one", "title": "t" * 400}, {"id": "without", "text": "two"}])
+    result = run_cli("enqueue", corpus, "--schema", "packages", "--template", "{title}: {text}", "--json")
+    job = JobView(database, json.loads(result.stdout)["job_id"])
+    worker = start_worker()
+    eventually(job.done, "the job is done")
+    assert worker.terminate() == 0
+    taken, lacking = job.labels()
+    assert taken["outcome"] == "ok"
+    assert taken["prompt_tokens"] > 100  # the title's 400 characters and the instructions
+    assert (lacking["outcome"], lacking["reason_code"]) == ("rejected", "missing_field")

@@ -23,6 +23,11 @@ def test_braces_and_percent_signs_in_a_document_are_text(text: str) -> None:
     assert turn("{title}: {text}").render("x", "body", {"title": text}) == f"{text}: body"
 
 
+def test_metadata_is_asked_for_only_where_the_template_names_it() -> None:
+    assert turn("{title}: {text}").needs_meta
+    assert not turn("{id}: {text} {{title}}").needs_meta
+
+
 @pytest.mark.parametrize("text", ["", " ", "\n\t\r\n", "\u3000\u2003\u00a0"])
 def test_white_space_never_reaches_the_engine(text: str) -> None:
     with pytest.raises(RowFinal) as final:
