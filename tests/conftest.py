@@ -7,6 +7,7 @@ none. Where the packages of the services are missing, such tests are skipped; in
 import importlib.util
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -52,6 +53,18 @@ def _start(package: str, start: Callable[[], Service]) -> Service:
             pytest.fail(message)
         pytest.skip(message)
     return start().__enter__()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _outside_the_checkout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """No test reads the variables or the env files of whoever runs it: a local stack leaves some in the checkout."""
+    # A shell starts what runs in the background with Ctrl-C ignored, and children inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith(ENV_PREFIX)]:
+            patch.delenv(name)
+        patch.chdir(tmp_path_factory.mktemp("outside"))
+        yield
 
 
 @pytest.fixture(scope="session")
