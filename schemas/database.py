@@ -96,16 +96,20 @@ def open_pool(settings: Settings, application: str, size: int) -> Pool:
     return pool
 
 
+def database_revision(connection: Connection) -> str | None:
+    """The revision that the last migration left; None before the first `producer db upgrade`."""
+    if not queries.is_migrated(connection):
+        return None
+    revision: str | None = queries.database_revision(connection)
+    return revision
+
+
 def require_migrated(connection: Connection) -> None:
     """Check that the database is at :data:`REVISION`.
 
     :raises DatabaseNotMigrated: names both and the remedy.
     """
-    row = connection.execute("SELECT to_regclass('gleaner.alembic_version') AS found").fetchone()
-    revision = None
-    if row and row["found"]:
-        found = connection.execute("SELECT version_num FROM gleaner.alembic_version").fetchone()
-        revision = found["version_num"] if found else None
+    revision = database_revision(connection)
     if revision != REVISION:
         raise DatabaseNotMigrated(
             f"the database is at revision {revision or 'none'}, this version needs {REVISION}: "

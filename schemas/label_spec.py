@@ -31,6 +31,8 @@ TRUSTED_PACKAGE = "schemas.library."
 #: Becomes a view's name, so it stays readable in psql without quotes. `papers_v1` would be taken for a version.
 NAME_PATTERN = r"^[a-z][a-z0-9_]{0,40}$"
 _LIKE_A_VERSION = re.compile(r"_v\d+$")
+#: How a prompt begins that was made from a schema.
+MADE_PROMPT = "You label documents. Read the document and answer with one JSON object with these fields:"
 
 
 class Sampling(BaseModel):
@@ -263,7 +265,7 @@ def _slug(name: str) -> str:
 
 
 def _default_prompt(schema: dict[str, Any]) -> str:
-    lines = ["You label documents. Read the document and answer with one JSON object with these fields:"]
+    lines = [MADE_PROMPT]
     for name, item in schema.get("properties", {}).items():
         text = item.get("description", "") if isinstance(item, dict) else ""
         lines.append(f"- {name}: {text}" if text else f"- {name}")

@@ -48,8 +48,8 @@ class LeaseKeeper:
         self._settings = settings
         # Two processes of one name may meet while both load their engines: a lease is one process's.
         self._owner = f"{owner}/{secrets.token_hex(4)}"
-        self._held: set[Lease] = set()
-        self._claimed: set[tuple[int, int]] = set()
+        #: By job and chunk; None while the claim is on its way.
+        self._held: dict[tuple[int, int], Lease | None] = {}
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._renew_for_ever, name="leases", daemon=True)
@@ -66,19 +66,22 @@ class LeaseKeeper:
 
     def claim(self, job_id: int, chunk_no: int) -> Lease | None:
         """Take the chunk's lease, or say (log) why it is not to be had and return None."""
+        key = (job_id, chunk_no)
         with self._lock:
             # A broker that lost its connection delivers what is being worked on once more, to the same worker.
-            if (job_id, chunk_no) in self._claimed:
+            if key in self._held:
                 logger.info("job %d chunk %d is not to be claimed: this worker works on it", job_id, chunk_no)
                 return None
-            self._claimed.add((job_id, chunk_no))
+            self._held[key] = None
         lease = None
         try:
             lease = self._claim(job_id, chunk_no)
         finally:
-            if lease is None:
-                with self._lock:
-                    self._claimed.discard((job_id, chunk_no))
+            with self._lock:
+                if lease is None:
+                    del self._held[key]
+                else:
+                    self._held[key] = lease
         return lease
 
     def _claim(self, job_id: int, chunk_no: int) -> Lease | None:
@@ -97,21 +100,17 @@ class LeaseKeeper:
                 # Its worker may have died between the last chunk's end and the job's.
                 queries.finish_job(connection, job_id=job_id)
                 return None
-        lease = Lease(**row)
-        with self._lock:
-            self._held.add(lease)
-        return lease
+        return Lease(**row)
 
     def drop(self, lease: Lease) -> None:
         """Renew this lease no more: its chunk is finished, given back or lost."""
         with self._lock:
-            self._held.discard(lease)
-            self._claimed.discard((lease.job_id, lease.chunk_no))
+            self._held.pop((lease.job_id, lease.chunk_no), None)
 
     def _renew_for_ever(self) -> None:
         while not self._stop.wait(self._settings.lease_s / RENEWALS_A_LEASE):
             with self._lock:
-                held = list(self._held)
+                held = [lease for lease in self._held.values() if lease is not None]
             if held:
                 self._renew(held)
 

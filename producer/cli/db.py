@@ -9,7 +9,7 @@ from sqlalchemy.exc import DBAPIError
 
 from migrations import alembic_config
 from producer.cli.output import JsonFlag, print_json, say
-from schemas.database import REVISION, Connection, connect, database_address, queries
+from schemas.database import REVISION, connect, database_address, database_revision, require_migrated
 from schemas.errors import DatabaseNotMigrated, GleanerError
 from schemas.settings import Settings, load_settings
 
@@ -19,14 +19,6 @@ app = typer.Typer(add_completion=False, no_args_is_help=True)
 @app.callback(epilog="Example: producer db upgrade")
 def _db() -> None:
     """Create and check the tables of this version."""
-
-
-def revision(connection: Connection) -> str | None:
-    """The database's revision; None before the first `producer db upgrade`."""
-    if not queries.is_migrated(connection):
-        return None
-    found: str | None = queries.database_revision(connection)
-    return found
 
 
 def _run(settings: Settings, action: str) -> None:
@@ -57,9 +49,9 @@ def upgrade(as_json: JsonFlag = False) -> None:
     """Create the tables, or bring them to this version. Safe to repeat and to run twice at once."""
     settings = load_settings()
     with connect(settings, "producer db") as connection:
-        before = revision(connection)
+        before = database_revision(connection)
         _run(settings, "upgrade")
-        after = revision(connection)
+        after = database_revision(connection)
     if as_json:
         print_json({"before": before, "revision": after})
     elif before == after:
@@ -73,7 +65,7 @@ def current(as_json: JsonFlag = False) -> None:
     """Show the database's revision and the one that this version needs."""
     settings = load_settings()
     with connect(settings, "producer db") as connection:
-        found = revision(connection)
+        found = database_revision(connection)
     if as_json:
         print_json({"revision": found, "needed": REVISION})
     else:
@@ -85,13 +77,9 @@ def check(as_json: JsonFlag = False) -> None:
     """Compare the tables with those that this version needs; exit 1 if they differ."""
     settings = load_settings()
     with connect(settings, "producer db") as connection:
-        found = revision(connection)
-    if found != REVISION:
-        raise DatabaseNotMigrated(
-            f"the database is at revision {found or 'none'}, this version needs {REVISION}: run `producer db upgrade`."
-        )
+        require_migrated(connection)
     _run(settings, "check")
     if as_json:
-        print_json({"revision": found, "as_needed": True})
+        print_json({"revision": REVISION, "as_needed": True})
     else:
-        say(f"{database_address(settings)} is at revision {found} and has the tables of this version")
+        say(f"{database_address(settings)} is at revision {REVISION} and has the tables of this version")

@@ -19,7 +19,7 @@ from producer.serving import unserved
 from producer.standing import ENDED
 from schemas.database import Connection, connect, queries, require_migrated
 from schemas.errors import UsageError
-from schemas.label_spec import LabelSpec, _default_prompt, load_label_spec, template_fields
+from schemas.label_spec import MADE_PROMPT, LabelSpec, load_label_spec, template_fields
 from schemas.outcomes import OverLong
 from schemas.queue import create_app, require_broker
 from schemas.settings import Settings, load_settings, problem
@@ -27,8 +27,6 @@ from schemas.views import column_names
 
 #: Rejects shown in the summary; `producer status JOB --rejects` shows all.
 SHOWN_REJECTS = 3
-#: How a prompt begins that was made from a schema.
-MADE_PROMPT = _default_prompt({}).splitlines()[0]
 #: Endings that say nothing in a corpus's name.
 _ENDINGS = (".gz", ".jsonl", ".ndjson", ".json")
 _PROMPT_IS_MADE = "prompt: made from the schema's descriptions (--prompt or --prompt-file for your own)"
