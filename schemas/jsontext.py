@@ -18,9 +18,13 @@ class NonFiniteNumber(ValueError):
     """NaN or Infinity, written out or as 1e400: Python's parser takes them, Postgres and other parsers don't."""
 
 
+# Made once: `json.dumps` and `json.loads` with arguments make a new one at each call, which takes as long as a record.
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
 def dump_json(value: Any) -> str:
     """Dump compactly, text as it is; raises ``ValueError`` for NaN and Infinity."""
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return _ENCODER.encode(value)
 
 
 def _refuse(constant: str) -> Any:
@@ -34,6 +38,10 @@ def _finite(number: str) -> float:
     return value
 
 
+_DECODER = json.JSONDecoder(parse_constant=_refuse, parse_float=_finite)
+_LENIENT_DECODER = json.JSONDecoder(parse_constant=_refuse, parse_float=_finite, strict=False)
+
+
 def parse_json(text: str | bytes, *, raw_controls: bool = False) -> Any:
     """Parse strictly: NaN, Infinity and numbers that become it (1e400) raise :class:`NonFiniteNumber`, other faults
     ``ValueError``.
@@ -43,11 +51,14 @@ def parse_json(text: str | bytes, *, raw_controls: bool = False) -> Any:
     :param raw_controls: take line ends, tabs and other control characters that stand in strings as they are: grammars
         of structured output let models write them, and what they mean is plain.
     """
+    if isinstance(text, bytes):
+        text = text.decode(json.detect_encoding(text), "surrogatepass")
     try:
-        value = json.loads(text, parse_constant=_refuse, parse_float=_finite, strict=not raw_controls)
+        value = (_LENIENT_DECODER if raw_controls else _DECODER).decode(text)
     except RecursionError:
         raise ValueError("nested too deeply") from None
-    if nested_over(value, MAX_NESTING):
+    # Only text with so many brackets can nest so deeply.
+    if text.count("[") + text.count("{") > MAX_NESTING and nested_over(value, MAX_NESTING):
         raise ValueError(f"nested too deeply: over {MAX_NESTING} levels")
     return value
 

@@ -54,7 +54,8 @@ def status(
             _show(standing)
             if rejects:
                 for reject in _rejects(connection, standing["corpus_id"]):
-                    say(f"  line {reject['line']}: {reject['code']}: {reject['reason']}: {reject['excerpt']!r}")
+                    source = f" of {reject['source']}" if reject["source"] else ""
+                    say(f"  line {reject['line']}{source}: {reject['code']}: {reject['reason']}: {reject['excerpt']!r}")
     if not standing["balanced"]:
         raise typer.Exit(1)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from producer import loader
+from producer import duplicates, loader
 from producer.loader import Corpus, load_corpus
 from producer.progress import silent
 from producer.readers import open_reader
@@ -61,14 +61,15 @@ def test_every_record_is_a_document_or_a_reject(database: Connection, load: Call
                 {"id": "a", "text": "first", "year": 1999, "tags": ["x"]},
                 "not json",
                 "",
-                {"id": "b", "text": ""},
+                {"id": "b", "text": " t "},
                 {"id": "c"},
+                {"id": "e", "text": ""},
                 '{"id": "d", "text": "n\\u0000l \\ud83d", "m": {"\\u0000": "\\udfff"}}',
                 {"id": 7, "text": "tab\t newline\n backslash \\ \\N quote '\" {braces} é 漢 🜁"},
             ]
         )
     )
-    assert (corpus.documents, corpus.rejected, corpus.created) == (4, 2, True)
+    assert (corpus.documents, corpus.rejected, corpus.created) == (4, 3, True)
     a, b, d, seven = documents_of(database, corpus)
     assert a == {
         "ordinal": 0,
@@ -78,21 +79,25 @@ def test_every_record_is_a_document_or_a_reject(database: Connection, load: Call
         "content_hash": sha256(b"first").digest(),
         "flags": [],
     }
-    assert (b["ordinal"], b["text"]) == (2, "")
-    assert (d["ordinal"], d["text"], d["meta"]) == (4, "n\ufffdl \ufffd", {"m": {"\ufffd": "\ufffd"}})
+    assert (b["ordinal"], b["text"]) == (2, " t ")
+    assert (d["ordinal"], d["text"], d["meta"]) == (5, "n\ufffdl \ufffd", {"m": {"\ufffd": "\ufffd"}})
     assert d["flags"] == ["nul_replaced", "surrogate_replaced"]
     assert d["content_hash"] == sha256("n\x00l \ud83d".encode("utf-8", "surrogatepass")).digest()
     assert seven["external_id"] == "7"
     assert seven["text"] == "tab\t newline\n backslash \\ \\N quote '\" {braces} é 漢 🜁"
-    assert [row[:3] for row in rejects_of(database, corpus)] == [(1, 2, "invalid_json"), (3, 5, "missing_text")]
+    assert [row[:3] for row in rejects_of(database, corpus)] == [
+        (1, 2, "invalid_json"),
+        (3, 5, "missing_text"),
+        (4, 6, "empty"),
+    ]
     stored = database.execute("SELECT document_count, rejected_count, field_mapping FROM gleaner.corpora").fetchone()
-    assert stored == {"document_count": 4, "rejected_count": 2, "field_mapping": {"id": "id", "text": "text"}}
+    assert stored == {"document_count": 4, "rejected_count": 3, "field_mapping": {"id": "id", "text": "text"}}
 
 
 def test_of_records_with_one_id_the_first_is_kept(
     database: Connection, load: Callable, write_corpus: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loader, "_FETCH_ROWS", 1)
+    monkeypatch.setattr(duplicates, "_FETCH_ROWS", 1)
     monkeypatch.setattr(loader, "_SPOOL_BYTES", 10)
     rows = [
         *("", {"id": "a"}, {"id": "a", "text": "kept"}, "", "", {"id": 7, "text": "kept"}),
@@ -136,8 +141,8 @@ def test_a_corpus_without_a_document_is_refused_and_not_kept(
     path = write_corpus(["", {"id": 1}, {"id": 2}, "[]"])
     with pytest.raises(UsageError) as caught:
         load(path)
-    assert f"no record of {path} can be a document (2 missing_text, 1 not_an_object)" in str(caught.value)
-    assert "The first, on line 2: no field 'text'" in str(caught.value)
+    assert "no record can be a document (2 missing_text, 1 not_an_object)" in str(caught.value)
+    assert f"The first, on line 2: no field 'text'. Nothing of {path} was kept." in str(caught.value)
     with pytest.raises(UsageError, match="holds no record"):
         load(write_corpus(["", " "]))
     assert_nothing_kept(database)

@@ -1,0 +1,14 @@
+"""Stands for the revision that comes before 0003. To be dropped when both meet."""
+
+revision = "0002"
+down_revision = "0001"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    pass
+
+
+def downgrade() -> None:
+    pass
