@@ -52,7 +52,7 @@ Header = Annotated[
     bool | None,
     typer.Option("--header/--no-header", help="Whether the first row names the columns. Default: detected."),
 ]
-Table = Annotated[str | None, typer.Option(help="Table of an SQLite or Postgres database.")]
+Table = Annotated[str | None, typer.Option("--table", help="Table of an SQLite or Postgres database.")]
 Query = Annotated[str | None, typer.Option(help="Query of an SQLite or Postgres database, instead of a table.")]
 Sheet = Annotated[str | None, typer.Option(help="Sheet of a workbook. Default: the only one with rows.")]
 Where = Annotated[
