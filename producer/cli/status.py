@@ -32,17 +32,20 @@ def status(
     rejects: Annotated[
         bool, typer.Option("--rejects", help="List every record of the corpus that could not become a document.")
     ] = False,
+    audit: Annotated[
+        bool, typer.Option("--audit", help="Count every row anew, also those of chunks that are finished.")
+    ] = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Show where a job stands: total = pending + rows by outcome, or exit 1."""
-    if job is None and rejects:
-        raise UsageError("--rejects needs a job: producer status JOB --rejects")
+    if job is None and (rejects or audit):
+        raise UsageError(f"{'--rejects' if rejects else '--audit'} needs a job: producer status JOB")
     settings = load_settings()
     with connect(settings, "producer status") as connection:
         if job is None:
             _show_live(job_lines(connection, live_only=True, limit=SHOWN_JOBS), as_json)
             return
-        standing = job_standing(connection, job)
+        standing = job_standing(connection, job, audit=audit)
         if standing["state"] not in ENDED:
             with create_app(settings) as broker:
                 warning = unserved(connection, broker, standing["model"])

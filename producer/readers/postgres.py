@@ -1,5 +1,6 @@
 """The answer to a query of any Postgres database, as a stream."""
 
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from hashlib import sha256
@@ -49,6 +50,7 @@ class PostgresReader:
             self._connection = psycopg.connect(url, application_name="gleaner producer read")
             self._connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
             self._connection.read_only = True
+        weakref.finalize(self, self._connection.close)
 
     def digest(self, advance: Advance) -> str:
         """As :meth:`Reader.digest`, of the rows."""
