@@ -5,7 +5,7 @@ import re
 import string
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any
+from typing import Any, NamedTuple
 
 from schemas.errors import UsageError
 from schemas.jsontext import any_string, dump_json, make_storable, map_strings
@@ -89,8 +89,7 @@ class FieldMapping:
         return name not in (self.id_field, None if self.parts else self.text_field)
 
 
-@dataclass(frozen=True, slots=True)
-class Document:
+class Document(NamedTuple):
     """A document as Postgres can store it. ``content_hash``: SHA-256 of the text as it was given.
 
     ``original``: the whole record, as ASCII JSON, where a character of it was changed.

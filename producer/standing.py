@@ -8,6 +8,8 @@ from schemas.outcomes import Outcome
 
 #: Chunks with an error that are shown: the latest attempts say enough.
 SHOWN_CHUNK_ERRORS = 5
+#: Rows that a job's tokens are told by: to read all would take too long for a glance.
+FIGURE_ROWS = 2000
 #: States that a job does not leave.
 ENDED = ("done", "cancelled")
 #: Jobs named when one is not found.
@@ -44,6 +46,8 @@ def job_standing(connection: Connection, job_id: int, *, audit: bool = False) ->
     rejects = {row["code"]: row["rejected"] for row in queries.rejects_by_code(connection, corpus_id=job["corpus_id"])}
     return {
         **job,
+        "forecast": queries.forecast_of(connection, job_id=job_id),
+        "took": _took(connection, job),
         "ledger": ledger,
         "balanced": ledger["balanced"],
         "reasons": list(queries.reasons_of_job(connection, job_id=job_id)),
@@ -77,3 +81,11 @@ def _audited(connection: Connection, job_id: int) -> dict[str, Any]:
         connection.execute("SELECT set_config('statement_timeout', '0', true)")
         ledger: dict[str, Any] = queries.job_ledger(connection, job_id=job_id)
     return ledger
+
+
+def _took(connection: Connection, job: dict[str, Any]) -> dict[str, float] | None:
+    """Tokens of the whole job, from those of some of its rows: to be held against its forecast. None before any."""
+    rows = queries.token_figures(connection, job_id=job["id"], batch=FIGURE_ROWS)
+    if not rows["rows"]:
+        return None
+    return {name: round(job["total"] * rows[name]) for name in ("prompt_tokens", "output_tokens")}

@@ -106,6 +106,13 @@ class Settings(BaseSettings):
         "Postgres takes no jsonb of 256 MiB.",
     )
 
+    gpu_hour_price: float | None = Field(
+        None,
+        ge=0,
+        description="Price of one GPU for an hour, in any currency: estimates then say what a job costs. "
+        "Not set, because nobody else can know it.",
+    )
+
     # -- worker -----------------------------------------------------------------------------------
     worker_slots: int | None = Field(
         None,

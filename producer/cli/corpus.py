@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from pydantic import ValidationError
 
 from producer.fields import choose_fields
 from producer.progress import Progress
@@ -13,7 +14,7 @@ from producer.readers.file import COMPRESSED_ENDINGS
 from producer.records import FieldMapping
 from producer.selection import Condition, Selection
 from schemas.errors import UsageError
-from schemas.settings import Settings
+from schemas.settings import Settings, load_settings, problem
 
 #: Endings that say nothing in a corpus's name.
 _ENDINGS = (
@@ -114,6 +115,41 @@ def selection(
     if limit is not None and sample is not None:
         raise UsageError("--limit takes the first documents, --sample any: give one")
     return Selection(tuple(map(Condition.parse, where or ())), limit, sample, seed, tuple(group_by or ()), only_new)
+
+
+def settings_with(**given: Any) -> Settings:
+    """The settings, with what options say over them; None for an option that was not given.
+
+    :raises UsageError: for a value out of range; names the option.
+    """
+    given = {name: value for name, value in given.items() if value is not None}
+    settings = load_settings()
+    if not given:
+        return settings
+    try:
+        return Settings(**given)
+    except ValidationError as error:
+        first = error.errors()[0]
+        option = str(first["loc"][0]).removeprefix("engine_").replace("_", "-")
+        raise UsageError(f"--{option}: {problem(first)}") from None
+
+
+def read_prompt(prompt: str | None, prompt_file: Path | None) -> str | None:
+    """The system prompt that options give.
+
+    :raises UsageError: for two of them, a file that can't be read, and an empty one.
+    """
+    if prompt is not None and prompt_file is not None:
+        raise UsageError("--prompt and --prompt-file say the same thing: give one")
+    if prompt_file is not None:
+        try:
+            prompt = prompt_file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            cause = getattr(error, "strerror", None) or "it is not UTF-8"
+            raise UsageError(f"--prompt-file {prompt_file}: {cause}") from None
+    if prompt is not None and not prompt.strip():
+        raise UsageError("the prompt is empty: give text, or leave it out for the label schema's own")
+    return prompt
 
 
 def unescaped(template: str) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from pydantic import ValidationError
+from psycopg.types.json import Jsonb
 
 from producer.cli.corpus import (
     Delimiter,
@@ -26,12 +26,15 @@ from producer.cli.corpus import (
     TextFields,
     Where,
     open_corpus,
+    read_prompt,
     selection,
+    settings_with,
     unescaped,
 )
 from producer.cli.output import JsonFlag, console, counted, print_json, progress_bar, say, table, whole_number
 from producer.difference import Difference
 from producer.duplicates import OnDuplicate
+from producer.estimate import forecast_corpus
 from producer.jobs import FrozenSpec, Job, create_job, freeze_label_spec, job_model
 from producer.loader import Corpus, LoadRules, load_corpus
 from producer.publish import publish_open_chunks
@@ -43,7 +46,6 @@ from schemas.errors import UsageError
 from schemas.label_spec import MADE_PROMPT, LabelSpec, load_label_spec, template_fields
 from schemas.outcomes import OverLong
 from schemas.queue import create_app, require_broker
-from schemas.settings import Settings, load_settings, problem
 from schemas.views import column_names
 
 #: Rejects shown in the summary; `producer status JOB --rejects` shows all.
@@ -137,7 +139,7 @@ def enqueue(
 
     The same call again changes nothing: the corpus is not loaded twice, and what was left of the job is published.
     """
-    settings = _settings(model, chunk_size)
+    settings = settings_with(model=model, chunk_size=chunk_size)
     rules = LoadRules(
         on_duplicate,
         *_max_rejects(strict, max_rejects),
@@ -146,7 +148,7 @@ def enqueue(
     template = None if template is None else unescaped(template)
     with redirect_stdout(sys.stderr):  # whatever a .py file prints is no part of our answer
         spec, notes = load_label_spec(
-            schema, prompt=_prompt(prompt, prompt_file), template=template, name=schema_name, over_long=over_long
+            schema, prompt=read_prompt(prompt, prompt_file), template=template, name=schema_name, over_long=over_long
         )
     column_names(spec)  # a field that can't be a column is said before anything is written
     with connect(settings, "producer enqueue") as connection, create_app(settings) as broker:
@@ -171,6 +173,10 @@ def enqueue(
                 return
             frozen = freeze_label_spec(connection, spec)
             job = create_job(connection, loaded, frozen, model, settings.chunk_size)
+            if job.created:
+                expected = forecast_corpus(connection, loaded.id, loaded.documents, spec, frozen.id, settings, model)
+                if expected is not None:
+                    queries.set_forecast(connection, job_id=job.id, forecast=Jsonb(expected.as_json()))
             published = publish_open_chunks(connection, broker, settings, job.id, model, progress)
         # A worker that died between its last chunk and the job's end left this to do.
         queries.finish_job(connection, job_id=job.id)
@@ -182,34 +188,6 @@ def enqueue(
     else:
         made = prompt is None and prompt_file is None and spec.system_prompt.startswith(MADE_PROMPT)
         _show(summary, spec, (*notes, *([_PROMPT_IS_MADE] if made else [])))
-
-
-def _settings(model: str | None, chunk_size: int | None) -> Settings:
-    given: dict[str, Any] = {
-        key: value for key, value in (("model", model), ("chunk_size", chunk_size)) if value is not None
-    }
-    settings = load_settings()
-    if not given:
-        return settings
-    try:
-        return Settings(**given)
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise UsageError(f"--{str(first['loc'][0]).replace('_', '-')}: {problem(first)}") from None
-
-
-def _prompt(prompt: str | None, prompt_file: Path | None) -> str | None:
-    if prompt is not None and prompt_file is not None:
-        raise UsageError("--prompt and --prompt-file say the same thing: give one")
-    if prompt_file is not None:
-        try:
-            prompt = prompt_file.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            cause = getattr(error, "strerror", None) or "it is not UTF-8"
-            raise UsageError(f"--prompt-file {prompt_file}: {cause}") from None
-    if prompt is not None and not prompt.strip():
-        raise UsageError("the prompt is empty: give text, or leave it out for the label schema's own")
-    return prompt
 
 
 def _max_rejects(strict: bool, most: str | None) -> tuple[int | None, float | None]:

@@ -81,6 +81,23 @@ def _rejects(connection: Connection, corpus_id: int) -> Iterator[dict[str, Any]]
         after = page[-1]["position"]
 
 
+def _show_forecast(job: dict[str, Any]) -> None:
+    """What was expected, and what it is so far: seconds of a job that runs are those of its rows at their rate."""
+    expected, took = job["forecast"], job["took"]
+    if not expected:
+        return
+    seconds = "unknown time" if expected["seconds"] is None else duration(expected["seconds"])
+    cost = "" if expected["cost"] is None else f", cost {expected['cost']:,.2f}"
+    said = f"{seconds}{cost}, {expected['prompt_tokens']:,} prompt + {expected['output_tokens']:,} output tokens"
+    say(f"  forecast    {said}")
+    if took is None or not job["rows_per_s"]:
+        return
+    ended = job["state"] in ENDED
+    tokens = f"about {took['prompt_tokens']:,} prompt + {took['output_tokens']:,} output tokens"
+    time = duration(job["running_s"] if ended else job["total"] / job["rows_per_s"])
+    say(f"  {'it took' if ended else 'it will be'}".ljust(14) + f"{time}, {tokens}")
+
+
 def _show(job: dict[str, Any]) -> None:
     ledger = job["ledger"]
     say(f"Job {job['id']}: {job['state']}")
@@ -90,6 +107,7 @@ def _show(job: dict[str, Any]) -> None:
     say(f"  submitted   {job['created_at']:%Y-%m-%d %H:%M} by {job['submitted_by']}")
     speed = "" if job["rows_per_s"] is None else f", {job['rows_per_s']:,.1f} documents/s"
     say(f"  running     {'not yet' if job['running_s'] is None else duration(job['running_s'])}{speed}")
+    _show_forecast(job)
     parts = " + ".join(f"{ledger[name]:,} {name}" for name in ("pending", *Outcome))
     say(f"Ledger: {ledger['total']:,} total = {parts}: {'balanced' if ledger['balanced'] else 'NOT BALANCED'}")
     if not ledger["balanced"]:

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from producer.records import EXCERPT_CHARS, Reject, kind
-from schemas.jsontext import parse_json
+from schemas.jsontext import parse_record
 from schemas.outcomes import RejectCode
 
 #: UTF-8 bytes of a character at most: so much of a record suffices for an excerpt.
@@ -36,7 +36,7 @@ def parse_bytes(record: bytes, what: str) -> dict[str, Any] | Reject:
 def parse_text(text: str, what: str) -> dict[str, Any] | Reject:
     """Parse one record strictly. An object with two values for one key is refused: which is meant, nobody can say."""
     try:
-        value = parse_json(text)
+        value = parse_record(text)
     except json.JSONDecodeError as error:
         reason = f"{error.msg.removesuffix(' at')} at character {error.pos + 1} of the {what}"
         if error.msg == "Extra data" and text[error.pos :].lstrip().startswith(("{", "[")):
@@ -46,30 +46,4 @@ def parse_text(text: str, what: str) -> dict[str, Any] | Reject:
         return Reject.of(RejectCode.INVALID_JSON, str(error), text)
     if not isinstance(value, dict):
         return Reject.of(RejectCode.NOT_AN_OBJECT, f"the {what} is {kind(value)}, not an object", text)
-    # A flat object, as most records are, has as many `":` as keys, unless a text holds one.
-    if text.count('":') != len(value) and (key := _repeated_key(text)) is not None:
-        return Reject.of(RejectCode.INVALID_JSON, f"the key {key!r} stands twice in one object", text)
     return value
-
-
-class _Repeated(Exception):
-    pass
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) != len(pairs):
-        names = [name for name, _ in pairs]
-        raise _Repeated(next(name for name in names if names.count(name) > 1))
-    return made
-
-
-_ONCE = json.JSONDecoder(object_pairs_hook=_once)
-
-
-def _repeated_key(text: str) -> str | None:
-    try:
-        _ONCE.decode(text)
-    except _Repeated as error:
-        return str(error)
-    return None
