@@ -11,13 +11,14 @@ from hashlib import sha256
 from typing import IO, Any
 
 from psycopg import sql
+from psycopg.copy import QueuedLibpqWriter
 from psycopg.types.json import Jsonb
 
 from producer.difference import Difference, compare
 from producer.duplicates import OnDuplicate, remove_duplicates
 from producer.progress import Progress
-from producer.readers import Reader
-from producer.records import Document, FieldMapping, Reject, read_record
+from producer.readers import Reader, Record
+from producer.records import FieldMapping, Reject, read_record
 from producer.selection import Selection, draw
 from schemas.database import Connection, queries
 from schemas.errors import UsageError
@@ -83,11 +84,10 @@ class _Places:
     sources: list[str] = field(default_factory=list)
 
     def note(self, position: int, line: int, source: str) -> None:
-        shift = line - position
-        if not self.shifts or self.shifts[-1] != shift or self.sources[-1] != source:
-            self.positions.append(position)
-            self.shifts.append(shift)
-            self.sources.append(source)
+        """A run begins here."""
+        self.positions.append(position)
+        self.shifts.append(line - position)
+        self.sources.append(source)
 
     def of(self, position: int) -> tuple[int, str]:
         run = bisect_right(self.positions, position) - 1
@@ -265,47 +265,50 @@ class _Load:
 
     def _copy_documents(self, table: sql.Identifier, corpus_id: int, rejects: _Rejects) -> int:
         drawn = self._drawn()
-        limit = self._selection.limit
+        selection, mapping, max_chars = self._selection, self._mapping, self._max_chars
+        shift, here = None, ""
         documents = 0
         statement = _COPY_DOCUMENTS.format(table=table, columns=_COLUMNS)
-        with self._connection.cursor().copy(statement) as copy:
+        cursor = self._connection.cursor()
+        # Sent by a thread of its own: records are read while Postgres is busy.
+        with cursor.copy(statement, writer=QueuedLibpqWriter(cursor)) as copy:
             write = copy.write_row
-            for position, line, source, made in self._checked("loading"):
-                self._places.note(position, line, source)
+            for position, line, content, source in self._read("loading"):
+                self._records += 1
+                if line - position != shift or source != here:
+                    shift, here = line - position, source
+                    self._places.note(position, line, source)
+                made = content if isinstance(content, Reject) else read_record(content, mapping, max_chars)
                 if isinstance(made, Reject):
                     rejects.add(position, line, source, made)
-                elif made is None or (drawn is not None and position not in drawn):
+                elif (drawn is not None and position not in drawn) or not selection.matches(content):  # type: ignore[arg-type]
                     self._unselected += 1
                 else:
-                    flags = "{" + ",".join(made.flags) + "}" if made.flags else "{}"
-                    row = (corpus_id, position, made.external_id, made.text, made.meta, made.content_hash, flags)
-                    write((*row, made.original))
+                    external_id, text, meta, content_hash, flags, original = made
+                    listed = "{" + ",".join(flags) + "}" if flags else "{}"
+                    write((corpus_id, position, external_id, text, meta, content_hash, listed, original))
                     documents += 1
-                    if documents == limit:
+                    if documents == selection.limit:
                         break
         return documents
 
-    def _checked(self, stage: str) -> Iterator[tuple[int, int, str, Document | Reject | None]]:
-        """Every record as a document or a reject; None for one that does not meet the conditions."""
-        mapping, max_chars = self._mapping, self._max_chars
-        conditions = self._selection.where
+    def _read(self, stage: str) -> Iterator[Record]:
         size = self._reader.size
-        self._records = 0
-        records = self._reader.records(lambda done: self._progress(stage, done, size))
-        for position, line, content, source in records:
-            self._records += 1
-            made: Document | Reject | None = (
-                content if isinstance(content, Reject) else read_record(content, mapping, max_chars)
-            )
-            if conditions and isinstance(made, Document) and not self._selection.matches(content):  # type: ignore[arg-type]
-                made = None
-            yield position, line, source, made
+        return self._reader.records(lambda done: self._progress(stage, done, size))
 
     def _drawn(self) -> frozenset[int] | None:
+        """The positions of the documents of a sample."""
         if self._selection.sample is None:
             return None
-        whole = (position for position, _, _, made in self._checked("sampling") if isinstance(made, Document))
-        return draw(whole, self._selection.sample, self._selection.seed)
+
+        def eligible() -> Iterator[int]:
+            for position, _, content, _ in self._read("sampling"):
+                if not isinstance(content, Reject) and self._selection.matches(content):
+                    made = read_record(content, self._mapping, self._max_chars)
+                    if not isinstance(made, Reject):
+                        yield position
+
+        return draw(eligible(), self._selection.sample, self._selection.seed)
 
     def _remove_duplicates(self, table: sql.Identifier, corpus_id: int, rejects: _Rejects) -> int:
         first = self._rules.on_duplicate is OnDuplicate.FIRST

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, NamedTuple
 
+from pydantic_core import PydanticSerializationError, to_json
+
 from schemas.errors import UsageError
 from schemas.jsontext import any_string, dump_json, make_storable, map_strings
 from schemas.outcomes import DocumentFlag, RejectCode
@@ -144,7 +146,7 @@ def read_record(record: dict[str, Any], mapping: FieldMapping, max_chars: int) -
         meta.pop(mapping.id_field, None)
     if not mapping.parts:
         del meta[mapping.text_field]
-    dumped = dump_json(meta) if meta else "{}"
+    dumped = _dumped(meta)
     original = None
     # A NUL is escaped in the dump, the others are as they are.
     if _to_change(external_id) or _to_change(text) or "\\u0000" in dumped or _to_change(dumped):
@@ -155,6 +157,16 @@ def read_record(record: dict[str, Any], mapping: FieldMapping, max_chars: int) -
             dumped = dump_json(map_strings(meta, _changed))
             original = json.dumps(record, separators=(",", ":"))
     return Document(external_id, text, dumped, content_hash, flags, original)
+
+
+def _dumped(meta: dict[str, Any]) -> str:
+    if not meta:
+        return "{}"
+    try:
+        # Four times as quick as the standard library, of all that is done with a record the dearest part.
+        return to_json(meta, inf_nan_mode="null").decode()
+    except PydanticSerializationError:  # a lone surrogate, which is about to be replaced
+        return dump_json(meta)
 
 
 def made_id(record: dict[str, Any]) -> str:

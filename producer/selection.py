@@ -74,7 +74,7 @@ class Selection:
 
     def matches(self, record: dict[str, Any]) -> bool:
         """Whether a record meets every condition."""
-        return all(condition.holds(record) for condition in self.where)
+        return not self.where or all(condition.holds(record) for condition in self.where)
 
     @property
     def narrowing(self) -> dict[str, Any]:

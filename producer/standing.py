@@ -9,7 +9,7 @@ from schemas.outcomes import Outcome
 #: Chunks with an error that are shown: the latest attempts say enough.
 SHOWN_CHUNK_ERRORS = 5
 #: Rows that a job's tokens are told by: to read all would take too long for a glance.
-FIGURE_ROWS = 2000
+FIGURE_ROWS = 500
 #: States that a job does not leave.
 ENDED = ("done", "cancelled")
 #: Jobs named when one is not found.

@@ -44,7 +44,10 @@ CROSS JOIN LATERAL (
         SELECT {", ".join(f"sum((chunk.counts ->> '{name}')::bigint) AS {name}" for name in _OUTCOMES)}
         FROM gleaner.chunks AS chunk WHERE chunk.job_id = job.id AND chunk.counts IS NOT NULL
         UNION ALL
-        SELECT {_COUNTED} FROM gleaner.chunks AS chunk JOIN gleaner.labels AS label ON {_ROWS_OF.format(chunk="chunk")}
+        SELECT {", ".join(f"sum(open.{name})" for name in _OUTCOMES)}
+        FROM gleaner.chunks AS chunk CROSS JOIN LATERAL (
+            SELECT {_COUNTED} FROM gleaner.labels AS label WHERE {_ROWS_OF.format(chunk="chunk")}
+        ) AS open
         WHERE chunk.job_id = job.id AND chunk.counts IS NULL
     ) AS part
 ) AS counts

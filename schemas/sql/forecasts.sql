@@ -14,10 +14,17 @@ ORDER BY finished_at DESC LIMIT :batch;
 SELECT count(*) AS rows, avg(prompt_tokens)::double precision AS prompt_tokens,
     avg(output_tokens)::double precision AS output_tokens,
     coalesce(stddev_samp(output_tokens), 0)::double precision AS output_spread,
-    avg(coalesce(cached_tokens, 0))::double precision AS cached_tokens, count(DISTINCT worker) AS workers,
-    sum(length(document.text))::double precision / greatest(sum(prompt_tokens), 1) AS chars_a_token
+    avg(coalesce(cached_tokens, 0))::double precision AS cached_tokens, count(DISTINCT worker) AS workers
 FROM (
-    SELECT ordinal, prompt_tokens, output_tokens, cached_tokens, worker FROM gleaner.labels
+    SELECT prompt_tokens, output_tokens, cached_tokens, worker FROM gleaner.labels
+    WHERE job_id = :job_id AND outcome = 'ok' AND prompt_tokens > 0 AND parts = 1 LIMIT :batch
+) AS label;
+
+-- name: chars_a_token(job_id, batch)$
+-- Characters of documents for each token of their prompts, of some rows of a job.
+SELECT sum(length(document.text))::double precision / greatest(sum(label.prompt_tokens), 1)
+FROM (
+    SELECT ordinal, prompt_tokens FROM gleaner.labels
     WHERE job_id = :job_id AND outcome = 'ok' AND prompt_tokens > 0 AND parts = 1 LIMIT :batch
 ) AS label
 JOIN gleaner.jobs AS job ON job.id = :job_id
