@@ -16,6 +16,8 @@ from schemas.outcomes import RejectCode
 
 #: Rows decoded at a time at most: more are no faster.
 _BATCH_ROWS = 1024
+#: Bytes read at a time of each column: without it a column of a whole row group is held.
+_READ_BYTES = 1024 * 1024
 #: Bytes decoded at a time: a batch of longer rows has fewer of them.
 _BATCH_BYTES = 16 * 1024 * 1024
 
@@ -109,7 +111,7 @@ class ParquetReader(_ArrowTable):
 
     def _open(self, path: Path) -> _Parquet:
         parquet = library("pyarrow.parquet", "pyarrow", "Parquet")
-        return _Parquet(parquet.ParquetFile(path, pre_buffer=False, memory_map=False))
+        return _Parquet(parquet.ParquetFile(path, pre_buffer=False, buffer_size=_READ_BYTES))
 
 
 class _Ipc:

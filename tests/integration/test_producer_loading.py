@@ -250,3 +250,44 @@ def test_many_records_with_one_id_load_quickly(database: Connection, load: Calla
     assert (corpus.documents, corpus.rejected) == (1, len(records) - 1)
     assert [document["ordinal"] for document in documents_of(database, corpus)] == [0]
     assert time.monotonic() - began < 8  # half a second; each compared with each takes 25
+
+
+#: What is in the database when a producer is killed, from the first step to the last.
+STEPS = (
+    "SELECT 1 FROM pg_stat_progress_copy WHERE tuples_processed > 500",
+    "SELECT 1 FROM pg_stat_activity WHERE query LIKE 'CREATE TEMP TABLE twins%%'",
+    "SELECT 1 FROM gleaner.corpora",
+    "SELECT 1 FROM gleaner.label_specs",
+    "SELECT 1 FROM gleaner.jobs",
+    "SELECT 1 FROM gleaner.chunks WHERE published_at IS NOT NULL",
+)
+
+
+def test_killed_at_any_step_the_next_call_ends_as_if_nothing_had_been(
+    database: Connection, write_corpus: Callable, start_cli: Callable, run_cli: Callable, published: Callable
+) -> None:
+    documents = 20_000
+    call = ["enqueue", large_corpus(write_corpus, documents), "--schema", "papers", "--chunk-size", "2", "--json"]
+    for step in STEPS:
+        process = start_cli(*call)
+        while process.poll() is None and not database.execute(step).fetchall():
+            pass
+        process.kill()
+        process.wait()
+    done = run_cli(*call)
+    assert done.returncode == 0, done.stderr
+    summary = json.loads(done.stdout)
+    assert (summary["job_id"], summary["documents"], summary["rejects"]) == (1, documents - 10, {"duplicate_id": 10})
+    counts = database.execute(
+        "SELECT (SELECT count(*) FROM gleaner.corpora) AS corpora,"
+        " (SELECT count(*) FROM gleaner.documents) AS documents,"
+        " (SELECT count(*) FROM gleaner.label_specs) AS specs, (SELECT count(*) FROM gleaner.jobs) AS jobs,"
+        " (SELECT count(*) FROM gleaner.chunks WHERE published_at IS NULL) AS unpublished,"
+        " (SELECT sum(size) FROM gleaner.chunks) AS cut"
+    ).fetchone()
+    assert counts == {
+        **{"corpora": 1, "documents": documents - 10, "specs": 1, "jobs": 1},
+        **{"unpublished": 0, "cut": documents - 10},
+    }
+    messages = {message["headers"]["kwargsrepr"] for message in published()}
+    assert len(messages) == summary["chunks"] == (documents - 10) // 2

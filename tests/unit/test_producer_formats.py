@@ -9,6 +9,7 @@ import lzma
 import sqlite3
 import sys
 import threading
+import tracemalloc
 import zipfile
 from collections.abc import Callable
 from contextlib import closing
@@ -437,3 +438,31 @@ def test_json_lines_in_utf_16_as_powershell_writes_them(tmp_path: Path) -> None:
     path = tmp_path / "corpus.jsonl"
     path.write_text("".join(json.dumps(record, ensure_ascii=False) + "\r\n" for record in RECORDS), encoding="utf-16")
     assert read(path) == RECORDS
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "after"),
+    [
+        ("huge.jsonl", b'{"id": "a", "text": "', b'"}\n{"id": "b", "text": "t"}\n'),
+        ("huge.csv", b'id,text\na,"', b'"\nb,t\n'),
+        ("huge.json", b'[{"id": "a", "text": "', b'"},\n{"id": "b", "text": "t"}]'),
+    ],
+)
+@pytest.mark.parametrize("filling", [b"x" * 1_000_000, b"many words in many lines, and commas\n" * 30_000])
+def test_a_huge_record_is_never_held_in_memory(
+    tmp_path: Path, name: str, before: bytes, after: bytes, filling: bytes
+) -> None:
+    path = tmp_path / name
+    with path.open("wb") as file:
+        file.write(before)
+        for _ in range(50):
+            file.write(filling if name.endswith("csv") else filling.replace(b"\n", b" "))
+        file.write(after)
+    tracemalloc.start()
+    try:
+        found = read(path)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert found == ["too_large", {"id": "b", "text": "t"}]
+    assert peak < 10_000_000
