@@ -138,7 +138,9 @@ def read_record(record: dict[str, Any], mapping: FieldMapping, max_chars: int) -
         return external_id
     flags: tuple[DocumentFlag, ...] = ()
     if not external_id:
-        external_id, flags = made_id(record), (DocumentFlag.ID_MADE,)
+        external_id = made_id(record)
+        # Where no field holds ids, the corpus says so once.
+        flags = () if mapping.id_field is None else (DocumentFlag.ID_MADE,)
     # Hashed before anything is replaced; a lone surrogate has no UTF-8, so it is hashed as it would be encoded.
     content_hash = sha256(text.encode("utf-8", "surrogatepass")).digest()
     meta = record.copy()

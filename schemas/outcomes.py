@@ -50,7 +50,7 @@ class DocumentFlag(StrEnum):
     NUL_REPLACED = "nul_replaced"
     SURROGATE_REPLACED = "surrogate_replaced"
     C1_REPLACED = "c1_replaced"  #: control characters U+0080 to U+009F: what Windows-1252 has there, else U+FFFD
-    ID_MADE = "id_made"  #: the record had no id: this one is made from its content
+    ID_MADE = "id_made"  #: the record had no id, though others have: this one is made from its content
 
 
 class OverLong(StrEnum):
