@@ -31,34 +31,27 @@ _ROWS_OF = "label.job_id = {chunk}.job_id AND label.ordinal BETWEEN {chunk}.firs
 _PROGRESS = f"""
 CREATE VIEW gleaner.progress AS
 SELECT
-    job.id AS job_id,
-    job.total,
-    waiting.documents - waiting.rows AS pending,
-    counts.ok, counts.truncated, counts.invalid, counts.rejected, counts.failed, counts.cancelled,
-    job.total = waiting.documents - waiting.rows
-        + counts.ok + counts.truncated + counts.invalid + counts.rejected + counts.failed + counts.cancelled AS balanced
+    job.id AS job_id, job.total, counts.pending,
+    {", ".join(f"counts.{name}" for name in _OUTCOMES)},
+    job.total = counts.pending + {" + ".join(f"counts.{name}" for name in _OUTCOMES)} AS balanced
 FROM gleaner.jobs AS job
 CROSS JOIN LATERAL (
-    SELECT {", ".join(f"coalesce(sum(part.{name}), 0)::bigint AS {name}" for name in _OUTCOMES)}
+    SELECT
+        coalesce(sum(part.pending), 0)::bigint AS pending,
+        {", ".join(f"coalesce(sum(part.{name}), 0)::bigint AS {name}" for name in _OUTCOMES)}
     FROM (
-        SELECT {", ".join(f"sum((chunk.counts ->> '{name}')::bigint) AS {name}" for name in _OUTCOMES)}
+        SELECT 0 AS pending, {", ".join(f"sum((chunk.counts ->> '{name}')::bigint) AS {name}" for name in _OUTCOMES)}
         FROM gleaner.chunks AS chunk WHERE chunk.job_id = job.id AND chunk.counts IS NOT NULL
         UNION ALL
-        SELECT {", ".join(f"sum(open.{name})" for name in _OUTCOMES)}
+        SELECT
+            sum(chunk.size - open.rows) FILTER (WHERE chunk.state NOT IN ('done', 'cancelled')),
+            {", ".join(f"sum(open.{name})" for name in _OUTCOMES)}
         FROM gleaner.chunks AS chunk CROSS JOIN LATERAL (
-            SELECT {_COUNTED} FROM gleaner.labels AS label WHERE {_ROWS_OF.format(chunk="chunk")}
+            SELECT count(*) AS rows, {_COUNTED} FROM gleaner.labels AS label WHERE {_ROWS_OF.format(chunk="chunk")}
         ) AS open
         WHERE chunk.job_id = job.id AND chunk.counts IS NULL
     ) AS part
 ) AS counts
-CROSS JOIN LATERAL (
-    SELECT
-        coalesce(sum(chunk.size), 0)::bigint AS documents,
-        coalesce(sum((SELECT count(*) FROM gleaner.labels AS label WHERE {_ROWS_OF.format(chunk="chunk")})), 0)::bigint
-            AS rows
-    FROM gleaner.chunks AS chunk
-    WHERE chunk.job_id = job.id AND chunk.state NOT IN ('done', 'cancelled')
-) AS waiting
 """
 # A trigger, so that no statement that finishes a chunk or opens it again can forget the counts.
 _FREEZE = f"""

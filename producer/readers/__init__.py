@@ -9,7 +9,7 @@ from producer.readers.detect import FORMATS, detect_format
 from producer.readers.encoding import known
 from producer.readers.file import CorpusFile
 from producer.readers.many import ManyReader
-from producer.readers.sources import Found, find_files, without_secrets
+from producer.readers.sources import POSTGRES, Found, find_files, without_secrets
 from schemas.errors import UsageError
 from schemas.settings import Settings
 
@@ -36,7 +36,7 @@ def open_reader(
         raise UsageError(f"--encoding {options.encoding!r} is no encoding: utf-8, cp1252, utf-16 and the like")
     if options.format is not None and options.format not in FORMATS:
         raise UsageError(f"--format {options.format!r} is none of {', '.join(FORMATS)}")
-    database = [source for source in given if source.startswith(("postgresql://", "postgres://"))]
+    database = [source for source in given if source.startswith(POSTGRES)]
     if database:
         from producer.readers.postgres import PostgresReader  # noqa: PLC0415
 

@@ -17,8 +17,6 @@ from schemas.jsontext import dump_json
 
 #: Rows fetched at a time: beyond this the round trip no longer counts.
 _FETCH_ROWS = 1000
-#: How such a corpus is written.
-PREFIXES = ("postgresql://", "postgres://")
 
 
 class PostgresReader:

@@ -14,6 +14,8 @@ from producer.readers.file import CorpusFile, spooled
 from schemas.errors import GleanerError, UsageError
 
 STDIN = "-"
+#: How the address of a Postgres database begins.
+POSTGRES = ("postgresql://", "postgres://")
 #: Begins the names of files beside the data that are none: hidden ones, and Spark's marks.
 _ASIDE = (".", "_")
 _WILD = "*?["
