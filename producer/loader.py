@@ -15,7 +15,7 @@ from psycopg.copy import QueuedLibpqWriter
 from psycopg.types.json import Jsonb
 
 from producer.difference import Difference, compare
-from producer.duplicates import OnDuplicate, remove_duplicates
+from producer.duplicates import Duplicates, OnDuplicate
 from producer.progress import Progress
 from producer.readers import Reader, Record
 from producer.records import FieldMapping, Reject, read_record
@@ -234,8 +234,9 @@ class _Load:
             self._connection.execute(_CREATE_STAGED)
         with tempfile.SpooledTemporaryFile(_SPOOL_BYTES, mode="w+", encoding="utf-8", newline="\n") as spool:
             rejects = _Rejects(spool, self._reader, self._rules.max_rejects)
-            documents = self._copy_documents(table, corpus_id, rejects)
-            documents -= self._remove_duplicates(table, corpus_id, rejects)
+            duplicates = Duplicates(table, corpus_id, self._rules.on_duplicate, indexed=not staged)
+            documents = self._copy_documents(table, corpus_id, rejects, duplicates)
+            documents -= self._remove_duplicates(duplicates, documents, rejects)
             self._check_share(rejects)
             if documents == 0 and not self._unselected:
                 raise rejects.refusal("no record can be a document")
@@ -263,7 +264,7 @@ class _Load:
         )
         return Corpus(corpus_id, self._name, documents, rejects.codes.total(), True, self._unselected, difference)
 
-    def _copy_documents(self, table: sql.Identifier, corpus_id: int, rejects: _Rejects) -> int:
+    def _copy_documents(self, table: sql.Identifier, corpus_id: int, rejects: _Rejects, duplicates: Duplicates) -> int:
         drawn = self._drawn()
         selection, mapping, max_chars = self._selection, self._mapping, self._max_chars
         shift, here = None, ""
@@ -273,6 +274,7 @@ class _Load:
         # Sent by a thread of its own: records are read while Postgres is busy.
         with cursor.copy(statement, writer=QueuedLibpqWriter(cursor)) as copy:
             write = copy.write_row
+            note = duplicates.note
             for position, line, content, source in self._read("loading"):
                 self._records += 1
                 if line - position != shift or source != here:
@@ -287,6 +289,7 @@ class _Load:
                     external_id, text, meta, content_hash, flags, original = made
                     listed = "{" + ",".join(flags) + "}" if flags else "{}"
                     write((corpus_id, position, external_id, text, meta, content_hash, listed, original))
+                    note(external_id, position)
                     documents += 1
                     if documents == selection.limit:
                         break
@@ -310,7 +313,7 @@ class _Load:
 
         return draw(eligible(), self._selection.sample, self._selection.seed)
 
-    def _remove_duplicates(self, table: sql.Identifier, corpus_id: int, rejects: _Rejects) -> int:
+    def _remove_duplicates(self, duplicates: Duplicates, documents: int, rejects: _Rejects) -> int:
         first = self._rules.on_duplicate is OnDuplicate.FIRST
 
         def removed(ordinal: int, kept: int, external_id: str, excerpt: str) -> None:
@@ -319,7 +322,7 @@ class _Load:
             reason = f"the id {external_id!r} is that of {place} {'already' if first else 'too, which is kept'}"
             rejects.add(ordinal, *self._places.of(ordinal), Reject.of(RejectCode.DUPLICATE_ID, reason, excerpt))
 
-        return remove_duplicates(self._connection, table, corpus_id, self._rules.on_duplicate, removed)
+        return duplicates.remove(self._connection, documents, removed)
 
     def _check_share(self, rejects: _Rejects) -> None:
         most, count = self._rules.max_reject_share, rejects.codes.total()

@@ -10,6 +10,7 @@ from typing import Any
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
+_WHITE_SPACE = " \t\n\r"
 #: Levels of objects and lists that are parsed. Far from the interpreter's recursion limit wherever a value is walked.
 MAX_NESTING = 200
 
@@ -74,23 +75,22 @@ def parse_record(text: str) -> Any:
 
 def _parsed(text: str, decoder: json.JSONDecoder) -> Any:
     try:
-        # What `decode` does, without looking for white space around: most records have none.
+        # What `decode` does, without looking for white space before: records have none.
         value, end = decoder.scan_once(text, 0)  # type: ignore[attr-defined]
-        if end != len(text):
-            value = decoder.decode(text)
+        if end != len(text) and text[end:].strip(_WHITE_SPACE):
+            value = decoder.decode(text)  # which says what is wrong
     except StopIteration:
         value = decoder.decode(text)
     except RecursionError:
         raise ValueError("nested too deeply") from None
-    if nested_over(value, MAX_NESTING):
+    # Most records are flat, which their text says sooner than their values.
+    if ("[" in text or text.find("{", 1) >= 0) and nested_over(value, MAX_NESTING):
         raise ValueError(f"nested too deeply: over {MAX_NESTING} levels")
     return value
 
 
 def nested_over(value: Any, levels: int) -> bool:
     """Whether objects and lists nest deeper than ``levels``. Not recursive: works at any depth."""
-    if isinstance(value, dict) and not any(type(item) in (dict, list) for item in value.values()):
-        return levels < 1  # flat, as most records are
     outer = [value]
     for _ in range(levels + 1):
         outer = [item for item in outer if isinstance(item, dict | list)]

@@ -30,12 +30,11 @@ _DAMAGE = (gzip.BadGzipFile, zlib.error, lzma.LZMAError, EOFError)
 
 
 class _Tap(io.RawIOBase):
-    """Passes bytes on, counts and hashes them."""
+    """Passes bytes on and counts them."""
 
     def __init__(self, raw: io.FileIO, advance: Advance) -> None:
         self._raw = raw
         self._advance = advance
-        self._hash = sha256()
         self._count = 0
 
     def readable(self) -> bool:
@@ -43,17 +42,9 @@ class _Tap(io.RawIOBase):
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
         count = self._raw.readinto(buffer) or 0
-        self._hash.update(memoryview(buffer)[:count])
         self._count += count
         self._advance(self._count)
         return count
-
-    def drain(self) -> str:
-        """Read what is left; the digest of all bytes as hex."""
-        buffer = memoryview(bytearray(_BUFFER_BYTES))
-        while self.readinto(buffer):
-            pass
-        return self._hash.hexdigest()
 
 
 class CorpusFile:
@@ -83,7 +74,8 @@ class CorpusFile:
         self.size = status.st_size
         if self.size == 0:
             raise UsageError(f"{self.name} is empty: a corpus needs at least one document")
-        self._digest: str | None = None
+        #: What the file was like when it was digested.
+        self._digested: tuple[int, ...] | None = None
 
     @property
     def plain_name(self) -> str:
@@ -103,9 +95,13 @@ class CorpusFile:
 
     def digest(self, advance: Advance) -> str:
         """SHA-256 of the bytes as stored, as hex."""
+        self._digested = self._state()
+        parts = sha256()
+        buffer = memoryview(bytearray(_BUFFER_BYTES))
         with self._reading(advance) as tap:
-            self._digest = tap.drain()
-        return self._digest
+            while count := tap.readinto(buffer):
+                parts.update(buffer[:count])
+        return parts.hexdigest()
 
     @contextmanager
     def open(self, advance: Advance) -> Iterator[io.BufferedReader]:
@@ -116,10 +112,7 @@ class CorpusFile:
         """
         with self._reading(advance) as tap:
             yield self._plain(tap)
-            if self._digest is not None and tap.drain() != self._digest:
-                raise GleanerError(
-                    f"{self.name} changed while it was read: nothing was kept. Run this again when it is complete."
-                )
+            self._check_unchanged()
 
     @contextmanager
     def on_disk(self) -> Iterator[Path]:
@@ -127,7 +120,6 @@ class CorpusFile:
 
         :raises UsageError: for damaged compression. :raises GleanerError: when it has changed.
         """
-        before = self.path.stat()
         if self.compression is None:
             yield self.path
         else:
@@ -136,8 +128,15 @@ class CorpusFile:
                     shutil.copyfileobj(stream, copy, _BUFFER_BYTES)
                 copy.flush()
                 yield Path(copy.name)
-        after = self.path.stat()
-        if (before.st_mtime_ns, before.st_size, before.st_ino) != (after.st_mtime_ns, after.st_size, after.st_ino):
+        self._check_unchanged()
+
+    def _state(self) -> tuple[int, ...]:
+        status = self.path.stat()
+        # No write leaves all of them as they were: not even one that sets the time of the last write back.
+        return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+    def _check_unchanged(self) -> None:
+        if self._digested is not None and self._state() != self._digested:
             raise GleanerError(
                 f"{self.name} changed while it was read: nothing was kept. Run this again when it is complete."
             )
