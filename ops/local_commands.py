@@ -25,8 +25,9 @@ from rich.table import Table
 
 from ops.demo_report import print_report
 from ops.stack import Engine, Stack, StackError
+from schemas.env_files import ENV_FILES
 from schemas.errors import GleanerError
-from schemas.settings import ENV_FILES, load_settings
+from schemas.settings import load_settings
 
 #: Exit code after Ctrl-C or SIGTERM, as a shell has it for SIGINT.
 INTERRUPTED = 130

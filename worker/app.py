@@ -5,20 +5,22 @@ import logging
 import threading
 from typing import Any
 
+import psycopg
 from celery import Celery, bootsteps
 from celery.exceptions import Reject, WorkerShutdown
 from celery.signals import worker_shutting_down
 from celery.worker import state
 
-from schemas.database import Pool, open_pool
+from schemas.database import Pool, open_pool, unavailable
 from schemas.errors import GleanerError
 from schemas.queue import LABEL_CHUNK, ChunkMessage, create_app
 from schemas.settings import Settings
-from worker.chunk import ChunkRunner, GiveBack, Progress
+from worker.chunk import ChunkRunner
 from worker.engine import create_engine
-from worker.engine.base import Engine
+from worker.flight import GiveBack, Progress
 from worker.health import EXIT_ENGINE_LOST, HealthWatch
 from worker.lease import LeaseKeeper
+from worker.pulse import PulsedEngine
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +48,7 @@ class Runtime:
         #: Told by a signal to stop, and not by a second one to stop at once.
         self.told_to_stop = False
         self.runner: ChunkRunner
-        self._engine: Engine | None = None
+        self._engine: PulsedEngine | None = None
         self._pool: Pool | None = None
         self._leases: LeaseKeeper | None = None
         self._health: HealthWatch | None = None
@@ -57,11 +59,14 @@ class Runtime:
         :raises GleanerError: for an engine or a database that can't be had.
         :raises WorkerShutdown: when the worker is told to stop while the engine loads.
         """
-        self._engine = create_engine(self.settings)
+        self._engine = PulsedEngine(create_engine(self.settings))
         self._start_engine(self._engine)
         self._pool = open_pool(self.settings, f"worker {self.name}", self._slots + EXTRA_CONNECTIONS)
         self._leases = LeaseKeeper(self._pool, self.settings, self.name)
-        self._leases.start()
+        try:
+            self._leases.start()
+        except psycopg.Error as error:
+            raise unavailable(self.settings, error) from None
         self.runner = ChunkRunner(
             self.settings, self._pool, self._engine, self._leases, self.name, self.stopping, self.draining
         )
@@ -73,7 +78,7 @@ class Runtime:
             info.engine, info.version, info.model, info.max_model_len, info.max_num_seqs,
         )  # fmt: skip
 
-    def _start_engine(self, engine: Engine) -> None:
+    def _start_engine(self, engine: PulsedEngine) -> None:
         failure: list[BaseException] = []
 
         def load() -> None:

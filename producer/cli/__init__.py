@@ -17,6 +17,7 @@ COMMANDS = {
     "status": "producer.cli.status",
     "watch": "producer.cli.watch",
     "jobs": "producer.cli.jobs",
+    "reconcile": "producer.cli.reconcile",
     "schemas": "producer.cli.schemas",
     "doctor": "producer.cli.doctor",
     "db": "producer.cli.db",

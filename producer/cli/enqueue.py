@@ -12,7 +12,7 @@ from producer.cli.output import JsonFlag, counted, print_json, progress_bar, say
 from producer.fields import check_fields
 from producer.jobs import FrozenSpec, Job, create_job, freeze_label_spec, job_model
 from producer.loader import Corpus, load_corpus
-from producer.publish import publish_open_chunks
+from producer.publish import publish_waiting
 from producer.readers import Reader, open_reader
 from producer.records import FieldMapping
 from producer.serving import unserved
@@ -97,7 +97,7 @@ def enqueue(
             loaded = load_corpus(connection, reader, mapping, name or _corpus_name(corpus), settings, progress)
             frozen = freeze_label_spec(connection, spec)
             job = create_job(connection, loaded, frozen, model, settings.chunk_size)
-            published = publish_open_chunks(connection, broker, settings, job.id, model, progress)
+            published = publish_waiting(connection, broker, settings, model, progress)
         # A worker that died between its last chunk and the job's end left this to do.
         queries.finish_job(connection, job_id=job.id)
         summary = {**_summary(connection, reader, loaded, frozen, job, published), "model": model}

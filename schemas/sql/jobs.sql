@@ -53,28 +53,6 @@ FROM (
 ) AS counted
 GROUP BY counted.n / :chunk_size;
 
--- name: count_open_chunks(job_id)$
--- Chunks that open_chunks would list.
-SELECT count(*) FROM gleaner.chunks
-WHERE job_id = :job_id AND state IN ('queued', 'running') AND (lease_until IS NULL OR lease_until < now());
-
--- name: open_chunks(job_id, after, batch)
--- Chunks of a job that are neither finished nor leased, after a chunk number, in order.
-SELECT chunk_no, first_ordinal, last_ordinal FROM gleaner.chunks
-WHERE job_id = :job_id AND chunk_no > :after
-  AND state IN ('queued', 'running') AND (lease_until IS NULL OR lease_until < now())
-ORDER BY chunk_no LIMIT :batch;
-
--- name: mark_published(job_id, chunk_nos)!
--- Note that the broker has a message for each of these chunks.
--- What went wrong before counts no more. Locked in order of the key, as the renewing of leases locks them.
-WITH these AS (
-    SELECT chunk_no FROM gleaner.chunks WHERE job_id = :job_id AND chunk_no = ANY(:chunk_nos)
-    ORDER BY chunk_no FOR UPDATE
-)
-UPDATE gleaner.chunks AS chunk SET published_at = now(), failures = 0
-FROM these WHERE chunk.job_id = :job_id AND chunk.chunk_no = these.chunk_no;
-
 -- name: job_by_id(job_id)^
 -- A job with its corpus and label spec in words, and how long it has been running.
 SELECT job.id, job.state, job.model, job.total, job.priority, job.submitted_by, job.final_counts,
