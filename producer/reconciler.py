@@ -169,7 +169,7 @@ class Reconciler:
             if job["state"] == "cancelling":
                 count = sum(cancel_open_chunks(connection, job["id"], WRITER))
                 if count:
-                    words = f"{count} chunks of a job that is being cancelled were closed"
+                    words = f"{_chunks(count)} closed, because the job is being cancelled"
                     self._tell(Act(Decision.CANCELLED, words, job_id=job["id"], count=count))
             state = queries.finish_job(connection, job_id=job["id"])
             if state:
@@ -181,7 +181,7 @@ class Reconciler:
             model = row["model"]
             published = try_publish_waiting(connection, self._app, self._settings, model) if row["waiting"] else 0
             if published:
-                words = f"{published} chunks waited without a message"
+                words = f"{_chunks(published)} waited without a message"
                 self._tell(Act(Decision.PUBLISHED, words, model=model, count=published))
             self._watch_queue(model, row["waiting"], row["held"])
         self._still = {row["model"]: self._still[row["model"]] for row in models if row["model"] in self._still}
@@ -194,10 +194,14 @@ class Reconciler:
         elif now - since >= UNATTENDED_S:
             self._still[model] = (now, waiting)
             words = (
-                f"{queued_messages(self._app, model)} messages wait for {waiting} chunks, and nobody has taken one for "
+                f"{queued_messages(self._app, model)} messages wait for {_chunks(waiting)}, and nobody has taken one for "
                 f"{now - since:.0f} s: is a worker for this model running?"
             )
             self._tell(Act(Decision.UNATTENDED, words, model=model, count=waiting))
+
+
+def _chunks(count: int) -> str:
+    return f"{count:,} chunk" + ("" if count == 1 else "s")
 
 
 def reconcile_once(settings: Settings, app: Celery, tell: Callable[[Act], None]) -> bool:

@@ -269,6 +269,20 @@ class Settings(BaseSettings):
         description="Requests after which the stub engine is gone (0: never). Tests set it; a job's canary counts.",
     )
 
+    stub_hangs_after_rows: int = Field(
+        0,
+        ge=0,
+        description="Requests after which the stub engine answers no more (0: never). Tests set it; canaries count.",
+    )
+    stub_poison: str | None = Field(
+        None,
+        min_length=1,
+        description="Text in a document at which the stub engine dies, see GLEANER_STUB_POISON_KILLS. Tests set it.",
+    )
+    stub_poison_kills: Literal["engine", "process"] = Field(
+        "engine", description="What such a document takes down: the engine, or the whole worker by SIGKILL."
+    )
+
     # -- local stack (written by ops.local, read by it and by `producer`) ---------------------------
     analyst_url: SecretStr | None = Field(None, description="Postgres as a read-only role, for the psql line.")
     flower_port: int = Field(5555, ge=1, le=65535, description="Flower's port on loopback.")

@@ -14,10 +14,10 @@ from schemas.jsontext import make_storable
 from schemas.outcomes import CanaryFailed, EngineLost, LeaseLost, Withdrawn
 from schemas.settings import Settings
 from worker.document import prepare
-from worker.engine.base import Engine
 from worker.flight import Flight, GiveBack, Progress
 from worker.gate import Gate
 from worker.lease import Lease, LeaseKeeper
+from worker.pulse import PulsedEngine
 from worker.row import Row, RowInFlight
 from worker.specs import Specs
 from worker.writer import TRANSIENT, RowWriter, retrying
@@ -42,7 +42,7 @@ class ChunkRunner:
         self,
         settings: Settings,
         pool: Pool,
-        engine: Engine,
+        engine: PulsedEngine,
         leases: LeaseKeeper,
         worker: str,
         stopping: threading.Event,
@@ -111,6 +111,7 @@ class ChunkRunner:
             self._leases.release(lease, str(error))
             raise
         except EngineLost as error:
+            self._engine.give_up()  # before anybody else claims a chunk for it
             self._leases.release(lease, ENGINE_GONE, failed=1)
             raise GiveBack(ENGINE_GONE) from error
         except CanaryFailed as error:

@@ -21,7 +21,7 @@ class Gate:
     def together(self, look: Callable[[], None]) -> Iterator[None]:
         """Be inside with others.
 
-        :param look: called while waiting; raises to end the wait.
+        :param look: called before coming in, and while waiting; raises to stay out.
         """
         with self._changed:
             self._wait(lambda: not self._alone and not self._waiting_alone, look)
@@ -49,9 +49,10 @@ class Gate:
             self._leave()
 
     def _wait(self, ready: Callable[[], bool], look: Callable[[], None]) -> None:
+        look()
         while not ready():
-            look()
             self._changed.wait(LOOK_S)
+            look()
 
     def _leave(self) -> None:
         with self._changed:
