@@ -194,8 +194,8 @@ class Reconciler:
         elif now - since >= UNATTENDED_S:
             self._still[model] = (now, waiting)
             words = (
-                f"{queued_messages(self._app, model)} messages wait for {_chunks(waiting)}, and nobody has taken one for "
-                f"{now - since:.0f} s: is a worker for this model running?"
+                f"{_chunks(waiting)} and {queued_messages(self._app, model):,} messages wait, and nobody has taken one "
+                f"for {now - since:.0f} s: is a worker for this model running?"
             )
             self._tell(Act(Decision.UNATTENDED, words, model=model, count=waiting))
 
