@@ -204,6 +204,7 @@ class Chunk(Table, table=True):
             postgresql_where=text("state IN ('queued', 'running', 'quarantined')"),
         ),
         Index("chunks_lease_idx", "lease_until", postgresql_where=text("state = 'running'")),
+        Index("chunks_quarantined_idx", "job_id", "chunk_no", postgresql_where=text("state = 'quarantined'")),
         _one_of("state", ChunkState),
     )
 

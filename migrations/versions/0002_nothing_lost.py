@@ -37,6 +37,14 @@ def upgrade() -> None:
         schema="gleaner",
         postgresql_where=sa.text("state = 'running'"),
     )
+    op.create_index(
+        "chunks_quarantined_idx",
+        "chunks",
+        ["job_id", "chunk_no"],
+        unique=False,
+        schema="gleaner",
+        postgresql_where=sa.text("state = 'quarantined'"),
+    )
     op.create_table(
         "label_history",
         sa.Column("id", sa.BigInteger(), sa.Identity(always=True), nullable=False),
@@ -55,6 +63,7 @@ def upgrade() -> None:
 def downgrade() -> None:
     op.drop_index("label_history_job_id_ordinal_idx", table_name="label_history", schema="gleaner")
     op.drop_table("label_history", schema="gleaner")
+    op.drop_index("chunks_quarantined_idx", table_name="chunks", schema="gleaner")
     op.drop_index("chunks_lease_idx", table_name="chunks", schema="gleaner")
     op.drop_index("chunks_open_idx", table_name="chunks", schema="gleaner")
     op.drop_index("jobs_live_idx", table_name="jobs", schema="gleaner")
