@@ -42,7 +42,9 @@ def _connect_kwargs(settings: Settings, application: str) -> dict[str, Any]:
         # A transaction of ours that does nothing for a minute belongs to a process in trouble: free its locks.
         " -c idle_in_transaction_session_timeout=60000"
         # A client that was killed must not leave its statement running, with the locks that it holds.
-        " -c client_connection_check_interval=10000",
+        " -c client_connection_check_interval=10000"
+        # The same from the server's side: a host that is gone must not keep the reconciler's lock for two hours.
+        " -c tcp_keepalives_idle=10 -c tcp_keepalives_interval=5 -c tcp_keepalives_count=3",
     }
 
 

@@ -119,6 +119,12 @@ class Settings(BaseSettings):
     write_interval_s: float = Field(
         1.0, gt=0, description="Seconds after which finished rows are written though the batch is not full."
     )
+    retry_s: float = Field(
+        60,
+        gt=0,
+        description="Seconds for which a worker tries again when Postgres is in trouble, until it gives the chunk "
+        "back. A restart or a failover takes less; a longer outage is waited for without chunks in hand.",
+    )
     row_attempts: int = Field(
         3, ge=1, le=10, description="Tries for one row: a third try rarely mends what two could not."
     )

@@ -20,7 +20,7 @@ from worker.lease import Lease, LeaseKeeper
 from worker.pulse import PulsedEngine
 from worker.row import Row, RowInFlight
 from worker.specs import Specs
-from worker.writer import TRANSIENT, RowWriter, retrying
+from worker.writer import RowWriter, retrying, transient
 
 logger = logging.getLogger(__name__)
 
@@ -84,14 +84,14 @@ class ChunkRunner:
         if self._stopping.is_set() or self._draining.is_set() or self._engine.lost:
             raise leaving
         try:
-            if retrying()(self._leases.quarantined_waits):
+            if retrying(self._settings)(self._leases.quarantined_waits):
                 with self._gate.alone(self._look):
-                    lease = retrying()(self._leases.claim_quarantined)
+                    lease = retrying(self._settings)(self._leases.claim_quarantined)
                     if lease is not None:
                         logger.warning("%s went wrong before: it gets the engine for itself", lease)
                         return self._work(lease, report)
             with self._gate.together(self._look):
-                lease = retrying()(self._leases.claim, job_id, chunk_no)
+                lease = retrying(self._settings)(self._leases.claim, job_id, chunk_no)
                 return "nothing waits" if lease is None else self._work(lease, report)
         except EngineLost:
             raise leaving from None
@@ -126,7 +126,7 @@ class ChunkRunner:
         """This engine can't do the job, whatever the chunk: it waits for a person, and costs the others nothing."""
         logger.error("%s: %s", lease, error)
         reason = make_storable(f"refused by {self._worker}: {error}")
-        for attempt in retrying():
+        for attempt in retrying(self._settings):
             with attempt, self._pool.connection() as connection:
                 queries.pause_job(connection, job_id=lease.job_id, reason=reason)
         self._leases.release(lease, str(error))
@@ -136,17 +136,17 @@ class ChunkRunner:
         """An error that is no row's: give the chunk back after a pause that grows with its failures."""
         logger.error("%s: %s", lease, error, exc_info=error)
         # A database that is away is nobody's fault.
-        failed = 0 if isinstance(error, TRANSIENT) else 1
+        failed = 0 if transient(error) else 1
         failures = self._leases.release(lease, str(error) or type(error).__name__, failed)
         raise GiveBack(str(error), min(2.0**failures, MAX_PAUSE_S)) from error
 
     def _label(self, lease: Lease, report: Callable[[Progress], None]) -> Progress:
-        for attempt in retrying():
+        for attempt in retrying(self._settings):
             with attempt, self._pool.connection() as connection:
                 queries.start_job(connection, job_id=lease.job_id)
         # Its canary is one for all chunks that wait for it: what ends one of them does not end the canary.
         rules, turn = self._specs.get(lease.label_spec_id, self._look)
-        for attempt in retrying():
+        for attempt in retrying(self._settings):
             with attempt, self._pool.connection() as connection:
                 documents = list(
                     queries.open_documents(
@@ -186,7 +186,7 @@ class ChunkRunner:
         self._look()
 
     def _finish(self, lease: Lease) -> None:
-        for attempt in retrying():
+        for attempt in retrying(self._settings):
             with attempt, self._pool.connection() as connection:
                 answer = queries.finish_chunk(
                     connection, job_id=lease.job_id, chunk_no=lease.chunk_no, attempt=lease.attempt
@@ -195,6 +195,6 @@ class ChunkRunner:
                     raise LeaseLost(str(lease))
                 if not answer["finished"]:
                     raise RuntimeError(f"{lease}: a document has no row")
-        for attempt in retrying():
+        for attempt in retrying(self._settings):
             with attempt, self._pool.connection() as connection:
                 queries.finish_job(connection, job_id=lease.job_id)

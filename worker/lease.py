@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 from psycopg.types.json import Jsonb
 
-from schemas.database import Connection, Pool, queries
+from schemas.database import Connection, Pool, connect, queries
 from schemas.jsontext import make_storable
 from schemas.settings import Settings
 
@@ -93,10 +93,23 @@ class LeaseKeeper:
         self._thread.start()
 
     def stop(self) -> None:
-        """Renew no more."""
+        """Renew no more; try once more to free what could not be freed yet."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()
+        self._release_late()
+
+    def free_all(self, words: str) -> None:
+        """Give every chunk back that this process holds, on its way out: what it still writes for them is refused.
+
+        Over a connection of its own, because those of the pool may all be held up.
+
+        :raises DatabaseUnavailable: :raises psycopg.Error: nothing was given back.
+        """
+        with connect(self._settings, "leaving") as connection:
+            queries.release_owned(
+                connection, owner=self._owner, error=words, chunk_attempts=self._settings.chunk_attempts
+            )
 
     def quarantined_waits(self) -> bool:
         """Whether a chunk waits that must have the engine for itself."""

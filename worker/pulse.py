@@ -29,6 +29,11 @@ class PulsedEngine:
         with self._lock:
             return time.monotonic() - self._answered_at if self._open else 0.0
 
+    @property
+    def answered_at(self) -> float:
+        """When the last answer came, or the first request after a time without any; by ``time.monotonic()``."""
+        return self._answered_at
+
     def give_up(self) -> None:
         """Count the engine as lost from now on."""
         self._given_up.set()

@@ -135,6 +135,19 @@ FROM ours
 WHERE chunk.job_id = ours.job_id AND chunk.chunk_no = ours.chunk_no
 RETURNING chunk.job_id, chunk.chunk_no, chunk.state, chunk.failures;
 
+-- name: release_owned(owner, error, chunk_attempts)!
+-- Give back all chunks of a process that leaves at once: no failure of theirs.
+WITH ours AS (
+    SELECT job_id, chunk_no FROM gleaner.chunks
+    WHERE state = 'running' AND lease_owner = :owner
+    ORDER BY job_id, chunk_no FOR UPDATE
+)
+UPDATE gleaner.chunks AS chunk
+SET state = CASE WHEN chunk.failures >= :chunk_attempts THEN 'quarantined' ELSE 'queued' END,
+    last_error = :error, lease_owner = NULL, lease_until = NULL
+FROM ours
+WHERE chunk.job_id = ours.job_id AND chunk.chunk_no = ours.chunk_no;
+
 -- name: finish_chunk(job_id, chunk_no, attempt)^
 -- Mark a chunk done under its fencing token, if every document of it has its row. May be repeated: when the answer to
 -- the first was lost, the second finds the chunk done under the same token.

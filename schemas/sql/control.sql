@@ -23,23 +23,30 @@ UPDATE gleaner.jobs SET state = 'cancelling' WHERE id = :job_id AND state IN ('q
 -- name: cancel_chunks(job_id, worker, reason, batch)$
 -- Cancel chunks of a job that is being cancelled and that no worker holds: each document without a row gets one. The
 -- new attempt shuts out a worker that lost its lease. Returns the number of chunks.
+-- Documents are read chunk by chunk, which OFFSET holds Postgres to: left to itself it compares every document of the
+-- corpus with each of the chunks.
 WITH these AS MATERIALIZED (
     SELECT chunk.job_id, chunk.chunk_no, chunk.first_ordinal, chunk.last_ordinal, chunk.attempt, job.corpus_id
     FROM gleaner.chunks AS chunk JOIN gleaner.jobs AS job ON job.id = chunk.job_id
-    WHERE chunk.job_id = :job_id AND job.state = 'cancelling' AND (chunk.state IN ('queued', 'quarantined')
-        OR chunk.state = 'running' AND chunk.lease_until < now())
+    WHERE chunk.job_id = :job_id AND job.state = 'cancelling' AND chunk.state IN ('queued', 'running', 'quarantined')
+      AND (chunk.state <> 'running' OR chunk.lease_until < now())
     ORDER BY chunk.chunk_no LIMIT :batch FOR UPDATE OF chunk
 ), written AS (
     INSERT INTO gleaner.labels (job_id, ordinal, chunk_no, outcome, reason_code, reason, dropped_tokens, parts, tries,
         attempt, worker)
     SELECT these.job_id, document.ordinal, these.chunk_no, 'cancelled', 'cancelled', :reason, 0, 1, 0,
         these.attempt + 1, :worker
-    FROM these JOIN gleaner.documents AS document
-        ON document.corpus_id = these.corpus_id
-        AND document.ordinal BETWEEN these.first_ordinal AND these.last_ordinal
-    WHERE NOT EXISTS (
-        SELECT FROM gleaner.labels AS label WHERE label.job_id = these.job_id AND label.ordinal = document.ordinal
-    )
+    FROM these CROSS JOIN LATERAL (
+        SELECT document.ordinal FROM gleaner.documents AS document
+        WHERE document.corpus_id = these.corpus_id
+          AND document.ordinal BETWEEN these.first_ordinal AND these.last_ordinal
+          AND NOT EXISTS (
+              SELECT FROM gleaner.labels AS label
+              WHERE label.job_id = these.job_id AND label.ordinal = document.ordinal
+                AND label.ordinal BETWEEN these.first_ordinal AND these.last_ordinal
+          )
+        OFFSET 0
+    ) AS document
     ORDER BY document.ordinal
     ON CONFLICT (job_id, ordinal) DO NOTHING
 ), cancelled AS (
@@ -51,8 +58,16 @@ WITH these AS MATERIALIZED (
 SELECT count(*) FROM cancelled;
 
 -- name: chunks_held(job_id)^
--- How many chunks of a job workers hold, and when the last of these leases runs out at the latest.
-SELECT count(*) AS chunks, max(lease_until) AS until FROM gleaner.chunks WHERE job_id = :job_id AND state = 'running';
+-- How many chunks of a job workers hold, when the last of these leases runs out unless it is renewed, and the seconds
+-- until then by the server's clock.
+SELECT count(*) AS chunks, max(lease_until) AS until,
+    greatest(0, extract(epoch FROM max(lease_until) - now()))::double precision AS lease_s
+FROM gleaner.chunks WHERE job_id = :job_id AND state = 'running';
+
+-- name: largest_open_chunk(job_id)$
+-- Documents of the largest chunk of a job that is not finished; 0 without one.
+SELECT coalesce(max(size), 0) FROM gleaner.chunks
+WHERE job_id = :job_id AND state IN ('queued', 'running', 'quarantined');
 
 -- name: count_outcomes(job_id, outcomes)$
 -- Rows of a job with one of these outcomes.
@@ -63,10 +78,6 @@ SELECT count(*) FROM gleaner.labels WHERE job_id = :job_id AND outcome = ANY(:ou
 UPDATE gleaner.jobs SET state = 'queued', finished_at = NULL, final_counts = NULL
 WHERE id = :job_id AND state IN ('done', 'cancelled')
 RETURNING corpus_id;
-
--- name: keep_chunks_of(job_id)!
--- All chunks of a job that ended have all their rows; those that are tried again get chunks of their own.
-UPDATE gleaner.chunks SET state = 'done' WHERE job_id = :job_id AND state = 'cancelled';
 
 -- name: recut_chunks(job_id, corpus_id, outcomes, chunk_size)$
 -- Take the rows with these outcomes out, keep them as history, and cut chunks for their documents: each a range that
@@ -90,3 +101,9 @@ WITH taken AS (
     FROM cut
 )
 SELECT count(*) FROM taken;
+
+-- name: keep_chunks(job_id)!
+-- After the last row that was cancelled is tried again, no chunk counts as cancelled any more, and neither will the job.
+UPDATE gleaner.chunks SET state = 'done'
+WHERE job_id = :job_id AND state = 'cancelled'
+  AND NOT EXISTS (SELECT FROM gleaner.labels WHERE job_id = :job_id AND outcome = 'cancelled');

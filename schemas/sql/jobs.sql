@@ -30,10 +30,10 @@ FROM gleaner.label_specs AS spec ORDER BY spec.name, spec.version;
 SELECT name, version, digest, json_schema, system_prompt, template FROM gleaner.label_specs
 WHERE name = :name AND (:version::integer IS NULL OR version = :version) ORDER BY version DESC LIMIT 1;
 
--- name: insert_job(corpus_id, label_spec_id, model, submitted_by)$
+-- name: insert_job(corpus_id, label_spec_id, model, priority, submitted_by)$
 -- Create the one job of this corpus, label spec and model. No row: it exists.
 INSERT INTO gleaner.jobs (corpus_id, label_spec_id, model, state, priority, total, submitted_by)
-SELECT id, :label_spec_id, :model, 'queued', 0, document_count, :submitted_by
+SELECT id, :label_spec_id, :model, 'queued', :priority, document_count, :submitted_by
 FROM gleaner.corpora WHERE id = :corpus_id
 ON CONFLICT (corpus_id, label_spec_id, model) DO NOTHING
 RETURNING id;
@@ -55,7 +55,7 @@ GROUP BY counted.n / :chunk_size;
 
 -- name: job_by_id(job_id)^
 -- A job with its corpus and label spec in words, and how long it has been running.
-SELECT job.id, job.state, job.model, job.total, job.priority, job.submitted_by, job.final_counts,
+SELECT job.id, job.state, job.state_reason, job.model, job.total, job.priority, job.submitted_by, job.final_counts,
     job.created_at, job.started_at, job.finished_at,
     extract(epoch FROM coalesce(job.finished_at, now()) - job.started_at)::double precision AS running_s,
     job.corpus_id, corpus.name AS corpus, corpus.uri, corpus.document_count, corpus.rejected_count,
@@ -67,7 +67,8 @@ WHERE job.id = :job_id;
 
 -- name: list_jobs(live_only, batch)
 -- Jobs, newest first; only those that are not finished if so asked.
-SELECT job.id, job.state, job.model, job.total, job.final_counts, job.created_at, job.started_at, job.finished_at,
+SELECT job.id, job.state, job.state_reason, job.model, job.total, job.priority, job.final_counts,
+    job.created_at, job.started_at, job.finished_at,
     extract(epoch FROM coalesce(job.finished_at, now()) - job.started_at)::double precision AS running_s,
     corpus.name AS corpus, spec.name AS label_spec, spec.version
 FROM gleaner.jobs AS job
@@ -84,7 +85,7 @@ FROM gleaner.ledger WHERE job_id = :job_id;
 -- name: job_progress(job_id)^
 -- What a watcher needs: the state of a job and its ledger, read at one moment.
 SELECT job.state, ledger.total, ledger.pending, ledger.ok, ledger.truncated, ledger.invalid, ledger.rejected,
-    ledger.failed, ledger.cancelled, ledger.balanced, job.model,
+    ledger.failed, ledger.cancelled, ledger.balanced, job.model, job.state_reason,
     extract(epoch FROM coalesce(job.finished_at, now()) - job.started_at)::double precision AS running_s
 FROM gleaner.jobs AS job JOIN gleaner.ledger AS ledger ON ledger.job_id = job.id
 WHERE job.id = :job_id;
@@ -93,6 +94,10 @@ WHERE job.id = :job_id;
 -- Rows of a job by outcome and reason code.
 SELECT outcome, reason_code, count(*) AS rows FROM gleaner.labels
 WHERE job_id = :job_id GROUP BY outcome, reason_code ORDER BY count(*) DESC, outcome, reason_code;
+
+-- name: count_history(job_id)$
+-- Rows of a job that were taken out to be tried again.
+SELECT count(*) FROM gleaner.label_history WHERE job_id = :job_id;
 
 -- name: chunks_by_state(job_id)
 -- Chunks of a job by state; leased are those that a worker holds now.
