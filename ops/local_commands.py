@@ -46,7 +46,7 @@ LOG_WIDTH = 110
 
 console = Console(highlight=False, width=None if sys.stdout.isatty() else LOG_WIDTH)
 app = typer.Typer(
-    help="The local stack: Postgres, Valkey, a worker and Flower on this machine.",
+    help="The local stack: Postgres, Valkey, a worker, the reconciler and Flower on this machine.",
     no_args_is_help=True,
     add_completion=False,
     # Their tables of local variables would show passwords.
@@ -191,7 +191,7 @@ def down(
         bool, typer.Option("--delete-data", help="Also delete databases, logs and passwords.")
     ] = False,
 ) -> None:
-    """Stop worker, Flower, Valkey and Postgres, also after a crash of what started them. Data is kept.
+    """Stop worker, reconciler, Flower, Valkey and Postgres, also after a crash of what started them. Data is kept.
 
     Example: python -m ops.local down
     """
@@ -233,7 +233,9 @@ def status(
 
 @app.command()
 def logs(
-    part: Annotated[str | None, typer.Argument(help="worker, flower, valkey or postgres. Default: all.")] = None,
+    part: Annotated[
+        str | None, typer.Argument(help="worker, reconciler, flower, valkey or postgres. Default: all.")
+    ] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as they grow, until Ctrl-C.")] = False,
 ) -> None:
     """Show the end of the parts' logs.

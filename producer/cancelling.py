@@ -4,8 +4,9 @@ from collections.abc import Iterator
 
 from schemas.database import Connection, queries
 
-#: Chunks a statement: about 25,000 rows at the default chunk size, well below a statement's time limit.
-BATCH = 100
+#: Chunks, and documents, a statement at most: well below a statement's time limit, whatever the chunk size is.
+BATCH_CHUNKS = 100
+BATCH_DOCUMENTS = 25_600
 REASON = "the job was cancelled first"
 
 
@@ -16,5 +17,7 @@ def cancel_open_chunks(connection: Connection, job_id: int, worker: str) -> Iter
 
     :param worker: who writes the rows.
     """
-    while count := queries.cancel_chunks(connection, job_id=job_id, worker=worker, reason=REASON, batch=BATCH):
+    size = queries.largest_open_chunk(connection, job_id=job_id)
+    batch = min(BATCH_CHUNKS, max(1, BATCH_DOCUMENTS // max(1, size)))
+    while count := queries.cancel_chunks(connection, job_id=job_id, worker=worker, reason=REASON, batch=batch):
         yield count

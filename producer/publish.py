@@ -16,7 +16,7 @@ from redis.exceptions import RedisError
 from producer.progress import Progress
 from schemas.database import Connection, queries
 from schemas.errors import BrokerUnavailable
-from schemas.queue import PUBLISH_BATCH, ChunkMessage, broker_address, publish, queued_messages
+from schemas.queue import PUBLISH_BATCH, ChunkMessage, broker_address, publish, queued_messages, require_broker
 from schemas.settings import Settings
 
 #: Chunks read at a time: sorting those that wait is the dearer part of it.
@@ -36,6 +36,22 @@ def publish_waiting(connection: Connection, app: Celery, settings: Settings, mod
         time.sleep(LOCK_POLL_S)
     with _publishing(connection, model):
         return _publish_missing(connection, app, settings, model, progress)
+
+
+def publish_after(
+    done: str, connection: Connection, app: Celery, settings: Settings, model: str, progress: Progress
+) -> int:
+    """As :func:`publish_waiting`, after a change that stands whether or not the broker is there.
+
+    :param done: the change, in words.
+    :raises BrokerUnavailable: says that the change stands, and what publishes.
+    """
+    try:
+        require_broker(app, settings)
+        return publish_waiting(connection, app, settings, model, progress)
+    except BrokerUnavailable as error:
+        words = f"{done}: `producer reconcile` publishes the messages when the broker is back. Now: {error}"
+        raise BrokerUnavailable(words) from None
 
 
 def try_publish_waiting(connection: Connection, app: Celery, settings: Settings, model: str) -> int:

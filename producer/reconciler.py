@@ -107,7 +107,7 @@ class Reconciler:
                     standing_by = True
                     stand_by()
                 stop.wait(self._settings.reconcile_s)
-            except (psycopg.OperationalError, psycopg.InterfaceError, DatabaseUnavailable) as error:
+            except (psycopg.Error, DatabaseUnavailable) as error:
                 self._tell(Act(Decision.UNREACHABLE, str(error).strip().splitlines()[0]))
                 connection.close()
                 stop.wait(RECONNECT_S)

@@ -76,6 +76,13 @@ def connect(settings: Settings, application: str) -> Connection:
         raise unavailable(settings, error) from None
 
 
+def _check(connection: Connection) -> None:
+    """Keep a pool from lending a connection that is broken, or that leads to a server which became a standby."""
+    ConnectionPool.check_connection(connection)
+    if connection.info.parameter_status("in_hot_standby") == "on":
+        raise psycopg.OperationalError("the server is a standby now: another took over")
+
+
 def open_pool(settings: Settings, application: str, size: int) -> Pool:
     """Open a pool of ``size`` autocommit connections, each checked when it is borrowed.
 
@@ -87,7 +94,7 @@ def open_pool(settings: Settings, application: str, size: int) -> Pool:
         min_size=1,
         max_size=size,
         kwargs=_connect_kwargs(settings, application),
-        check=ConnectionPool.check_connection,
+        check=_check,
         open=False,
     )
     try:

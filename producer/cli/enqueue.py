@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from pydantic import ValidationError
 
-from producer.cli.output import JsonFlag, counted, print_json, progress_bar, say, whole_number
+from producer.cli.options import ChunkSizeOption, priority_number, settings_with
+from producer.cli.output import JsonFlag, counted, print_json, progress_bar, say
 from producer.fields import check_fields
 from producer.jobs import FrozenSpec, Job, create_job, freeze_label_spec, job_model
 from producer.loader import Corpus, load_corpus
@@ -16,13 +16,12 @@ from producer.publish import publish_waiting
 from producer.readers import Reader, open_reader
 from producer.records import FieldMapping
 from producer.serving import unserved
-from producer.standing import ENDED
+from producer.standing import ENDED, state_note
 from schemas.database import Connection, connect, queries, require_migrated
 from schemas.errors import UsageError
 from schemas.label_spec import MADE_PROMPT, LabelSpec, load_label_spec, template_fields
 from schemas.outcomes import OverLong
 from schemas.queue import create_app, require_broker
-from schemas.settings import Settings, load_settings, problem
 from schemas.views import column_names
 
 #: Rejects shown in the summary; `producer status JOB --rejects` shows all.
@@ -53,12 +52,7 @@ def enqueue(
     model: Annotated[
         str | None, typer.Option(help="Model that labels. Default: GLEANER_MODEL, else the only one served so far.")
     ] = None,
-    chunk_size: Annotated[
-        int | None,
-        typer.Option(
-            parser=whole_number, metavar="<int>", help="Documents a chunk. Default: GLEANER_CHUNK_SIZE (256)."
-        ),
-    ] = None,
+    chunk_size: ChunkSizeOption = None,
     prompt: Annotated[str | None, typer.Option(help="System prompt, instead of the label schema's.")] = None,
     prompt_file: Annotated[Path | None, typer.Option(help="File with the system prompt.")] = None,
     template: Annotated[
@@ -72,6 +66,14 @@ def enqueue(
             help=f"What becomes of a document that does not fit the model's context: {', '.join(OverLong)}.",
         ),
     ] = OverLong.REJECT,
+    priority: Annotated[
+        int | None,
+        typer.Option(
+            parser=priority_number,
+            metavar="<int>",
+            help="Higher goes first among the jobs of a model. Default: 0; a job that exists keeps its own.",
+        ),
+    ] = None,
     name: Annotated[str | None, typer.Option(help="Name of the corpus. Default: the file's name.")] = None,
     schema_name: Annotated[str | None, typer.Option(help="Name of the label schema, instead of its own.")] = None,
     as_json: JsonFlag = False,
@@ -80,7 +82,7 @@ def enqueue(
 
     The same call again changes nothing: the corpus is not loaded twice, and what was left of the job is published.
     """
-    settings = _settings(model, chunk_size)
+    settings = settings_with(model=model, chunk_size=chunk_size)
     reader = open_reader(corpus, settings)
     with redirect_stdout(sys.stderr):  # whatever a .py file prints is no part of our answer
         spec, notes = load_label_spec(
@@ -96,32 +98,23 @@ def enqueue(
         with progress_bar(not as_json) as progress:
             loaded = load_corpus(connection, reader, mapping, name or _corpus_name(corpus), settings, progress)
             frozen = freeze_label_spec(connection, spec)
-            job = create_job(connection, loaded, frozen, model, settings.chunk_size)
+            job = create_job(connection, loaded, frozen, model, settings.chunk_size, priority or 0)
+            if priority is not None and not job.created:
+                queries.set_priority(connection, job_id=job.id, priority=priority)
             published = publish_waiting(connection, broker, settings, model, progress)
         # A worker that died between its last chunk and the job's end left this to do.
         queries.finish_job(connection, job_id=job.id)
         summary = {**_summary(connection, reader, loaded, frozen, job, published), "model": model}
-        warning = None if summary["state"] in ENDED else unserved(connection, broker, model)
-        summary["warnings"] = [warning] if warning else []
+        warnings = [
+            state_note(job.id, summary["state"], summary.pop("state_reason")),
+            None if summary["state"] in ENDED else unserved(connection, broker, model),
+        ]
+        summary["warnings"] = [warning for warning in warnings if warning]
     if as_json:
         print_json(summary)
     else:
         made = prompt is None and prompt_file is None and spec.system_prompt.startswith(MADE_PROMPT)
         _show(summary, spec, (*notes, *([_PROMPT_IS_MADE] if made else [])))
-
-
-def _settings(model: str | None, chunk_size: int | None) -> Settings:
-    given: dict[str, Any] = {
-        key: value for key, value in (("model", model), ("chunk_size", chunk_size)) if value is not None
-    }
-    settings = load_settings()
-    if not given:
-        return settings
-    try:
-        return Settings(**given)
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise UsageError(f"--{str(first['loc'][0]).replace('_', '-')}: {problem(first)}") from None
 
 
 def _prompt(prompt: str | None, prompt_file: Path | None) -> str | None:
@@ -149,10 +142,12 @@ def _summary(
     connection: Connection, reader: Reader, corpus: Corpus, spec: FrozenSpec, job: Job, published: int
 ) -> dict[str, Any]:
     chunks = {row["state"]: row["chunks"] for row in queries.chunks_by_state(connection, job_id=job.id)}
+    stored = queries.job_by_id(connection, job_id=job.id)
     return {
         "job_id": job.id,
         "created": job.created,
-        "state": queries.job_by_id(connection, job_id=job.id)["state"],
+        "state": stored["state"],
+        "state_reason": stored["state_reason"],
         "corpus_id": corpus.id,
         "corpus": corpus.name,
         "corpus_loaded": corpus.created,
