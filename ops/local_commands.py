@@ -25,8 +25,9 @@ from rich.table import Table
 
 from ops.demo_report import print_report
 from ops.stack import Engine, Stack, StackError
+from schemas.env_files import ENV_FILES
 from schemas.errors import GleanerError
-from schemas.settings import ENV_FILES, load_settings
+from schemas.settings import load_settings
 
 #: Exit code after Ctrl-C or SIGTERM, as a shell has it for SIGINT.
 INTERRUPTED = 130
@@ -45,7 +46,7 @@ LOG_WIDTH = 110
 
 console = Console(highlight=False, width=None if sys.stdout.isatty() else LOG_WIDTH)
 app = typer.Typer(
-    help="The local stack: Postgres, Valkey, a worker and Flower on this machine.",
+    help="The local stack: Postgres, Valkey, a worker, the reconciler and Flower on this machine.",
     no_args_is_help=True,
     add_completion=False,
     # Their tables of local variables would show passwords.
@@ -190,7 +191,7 @@ def down(
         bool, typer.Option("--delete-data", help="Also delete databases, logs and passwords.")
     ] = False,
 ) -> None:
-    """Stop worker, Flower, Valkey and Postgres, also after a crash of what started them. Data is kept.
+    """Stop worker, reconciler, Flower, Valkey and Postgres, also after a crash of what started them. Data is kept.
 
     Example: python -m ops.local down
     """
@@ -232,7 +233,9 @@ def status(
 
 @app.command()
 def logs(
-    part: Annotated[str | None, typer.Argument(help="worker, flower, valkey or postgres. Default: all.")] = None,
+    part: Annotated[
+        str | None, typer.Argument(help="worker, reconciler, flower, valkey or postgres. Default: all.")
+    ] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as they grow, until Ctrl-C.")] = False,
 ) -> None:
     """Show the end of the parts' logs.

@@ -1,10 +1,10 @@
-"""The local stack: Postgres, Valkey, a worker and Flower on 127.0.0.1, with all state in one folder.
+"""The local stack: Postgres, Valkey, a worker, the reconciler and Flower on 127.0.0.1, with all state in one folder.
 
 ==================  =================================================================================
 ``local.env``       settings (mode 600) that ``producer`` and ``worker`` read from the current folder
 ``postgres/``       data folder: see :mod:`ops.services`
 ``valkey/``         likewise
-``worker.pid``      and ``flower.pid``: see :mod:`ops.processes`
+``worker.pid``      ``reconciler.pid`` and ``flower.pid``: see :mod:`ops.processes`
 ``logs/``           one log a part
 ``lock``            held while a run starts the stack, and by a demo until it ends
 ==================  =================================================================================
@@ -54,6 +54,8 @@ FLOWER_TRIES = 3
 #: Seconds the worker gets to write finished rows and give its chunks back. Beyond them its leases run out
 #: by themselves.
 WORKER_STOP_S = 10.0
+#: Seconds for the reconciler to end its pass, of which all or nothing of each step is kept.
+RECONCILER_STOP_S = 5.0
 #: Seconds for Flower, which has nothing to save; at its end it waits for threads that wait for workers.
 FLOWER_STOP_S = 1.0
 #: Flower's usual port, which its documentation names; another is drawn where it is taken.
@@ -80,7 +82,7 @@ class StackError(GleanerError):
 
 
 class Stack:
-    """The four parts and their state folder, whichever process started them.
+    """The five parts and their state folder, whichever process started them.
 
     :param folder: the state folder; created when missing.
     """
@@ -96,6 +98,7 @@ class Stack:
         self.postgres = Postgres(self.folder / "postgres", log_file=self.logs / "postgres.log")
         self.valkey = Valkey(self.folder / "valkey", log_file=self.logs / "valkey.log")
         self.worker = self._process("worker")
+        self.reconciler = self._process("reconciler")
         self.flower = self._process("flower")
         self.env_file = self.folder / "local.env"
         #: Why Flower doesn't run though the rest does; set by :meth:`start_processes`.
@@ -105,7 +108,7 @@ class Stack:
     @property
     def parts(self) -> list[Service | SupervisedProcess]:
         """The parts in the order in which they are stopped: who uses another before the other."""
-        return [self.worker, self.flower, self.valkey, self.postgres]
+        return [self.worker, self.reconciler, self.flower, self.valkey, self.postgres]
 
     @property
     def environment(self) -> dict[str, str]:
@@ -170,25 +173,30 @@ class Stack:
         model = self._model(engine, report)
         new = self._settings(old) | model
         if new != old:
-            # They were given addresses or a model that hold no more. The worker has no use for Flower's port.
+            # They were given addresses or a model that hold no more. Only Flower has a use for its port.
             if new != old | {"GLEANER_FLOWER_PORT": new["GLEANER_FLOWER_PORT"]}:
                 self.worker.stop(WORKER_STOP_S)
+                self.reconciler.stop(RECONCILER_STOP_S)
             self.flower.stop(FLOWER_STOP_S)
             self._write_settings(new)
         report("creating the tables")
         self.run_producer("db", "upgrade")
 
     def start_processes(self, engine: Engine, report: Callable[[str], None]) -> None:
-        """The second half of :meth:`start`: the worker and Flower, after :meth:`start_services`."""
+        """The second half of :meth:`start`: worker, reconciler and Flower, after :meth:`start_services`."""
         if self.running():
             return
         if not self.worker.running():
             self._started.append(self.worker)
             self.worker.start([sys.executable, "-m", "worker", "start"], env=self.process_environment())
+        if not self.reconciler.running():
+            self._started.append(self.reconciler)
+            self.reconciler.start(self.producer_command("reconcile"), env=self.process_environment())
         if not self.flower.running():
             self._started.append(self.flower)
             self._start_flower()
         self._wait_for_worker(engine, report)
+        self._require(self.reconciler)
         self._wait_for_flower(report)
 
     def stop(self) -> None:
@@ -315,7 +323,7 @@ class Stack:
                 with suppress(OperationalError, RedisError, OSError):
                     if app.control.ping(timeout=PING_TIMEOUT_S):
                         return
-                self._require_worker()
+                self._require(self.worker, WORKER_POLL_S)
                 waited_s += PING_TIMEOUT_S
         raise StackError(f"the worker did not answer in {WORKER_TIMEOUT_S:.0f} s: see {self.worker.log_file}")
 
@@ -359,18 +367,20 @@ class Stack:
         finally:
             connection.close()
 
-    def _require_worker(self) -> None:
-        """Wait a moment for the worker to end, and say so with its log if it has."""
-        if self.worker.wait(WORKER_POLL_S):
+    def _require(self, process: SupervisedProcess, wait_s: float = 0) -> None:
+        """Wait a moment for a process to end, and say so with its log if it has."""
+        if process.wait(wait_s):
             raise StackError(
-                f"the worker ended while starting (exit code {self.worker.exit_code}). "
-                f"End of {self.worker.log_file}:\n{self.worker.log_tail()}"
+                f"the {process.name} ended while starting (exit code {process.exit_code}). "
+                f"End of {process.log_file}:\n{process.log_tail()}"
             )
 
     def _stop(self, parts: list[Service | SupervisedProcess]) -> None:
         for part in parts:
             if part is self.worker:
                 self.worker.stop(WORKER_STOP_S)
+            elif part is self.reconciler:
+                self.reconciler.stop(RECONCILER_STOP_S)
             elif part is self.flower:
                 self.flower.stop(FLOWER_STOP_S)
             else:

@@ -73,10 +73,12 @@ def job_model(connection: Connection, settings: Settings) -> str:
     return served[0] if served else settings.model
 
 
-def create_job(connection: Connection, corpus: Corpus, spec: FrozenSpec, model: str, chunk_size: int) -> Job:
+def create_job(
+    connection: Connection, corpus: Corpus, spec: FrozenSpec, model: str, chunk_size: int, priority: int = 0
+) -> Job:
     """Create the job of this corpus, label spec and model with its chunks, in one transaction; or find it.
 
-    :param chunk_size: documents a chunk; a job that exists keeps the chunks it was cut into.
+    :param chunk_size: documents a chunk; a job that exists keeps the chunks it was cut into, and its priority.
     """
     key = {"corpus_id": corpus.id, "label_spec_id": spec.id, "model": model}
     with connection.transaction():
@@ -84,7 +86,7 @@ def create_job(connection: Connection, corpus: Corpus, spec: FrozenSpec, model: 
         connection.execute("SELECT set_config('statement_timeout', '0', true)")
         # Asked first, since an insert that conflicts uses up a job id.
         found = queries.job_of(connection, **key)
-        job_id = found or queries.insert_job(connection, **key, submitted_by=_submitter())
+        job_id = found or queries.insert_job(connection, **key, priority=priority, submitted_by=submitter())
         if found is None and job_id is not None:
             cut_chunks(connection, job_id, corpus.id, chunk_size)
             return Job(job_id, created=True)
@@ -92,7 +94,8 @@ def create_job(connection: Connection, corpus: Corpus, spec: FrozenSpec, model: 
     return Job(job_id or queries.job_of(connection, **key), created=False)
 
 
-def _submitter() -> str:
+def submitter() -> str:
+    """Who runs this, for people: ``user@host``."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # a container may run under a number that has no name

@@ -23,6 +23,18 @@ def unknown_job(connection: Connection, job_id: int) -> UsageError:
     return UsageError(f"no job {job_id}: {hint}")
 
 
+def state_note(job_id: int, state: str, state_reason: str | None) -> str | None:
+    """What the state of a job means to whoever waits for its rows, with the remedy; None where all goes its way."""
+    if state == "paused":
+        why = " ".join((state_reason or "nobody said why").split())
+        return f"job {job_id} is paused ({why}): `producer resume {job_id}` lets it go on"
+    if state == "cancelling":
+        return f"job {job_id} is being cancelled: `producer cancel {job_id}` again, or the reconciler, ends it"
+    if state == "cancelled":
+        return f"job {job_id} was cancelled: `producer retry {job_id} --outcome cancelled` labels what was left"
+    return None
+
+
 def rows_per_s(rows: int, running_s: float | None) -> float | None:
     """Finished rows a second since the job's first chunk was claimed."""
     return round(rows / running_s, 2) if running_s else None
@@ -54,6 +66,7 @@ def job_standing(connection: Connection, job_id: int, *, audit: bool = False) ->
         "chunks": {row["state"]: row["chunks"] for row in queries.chunks_by_state(connection, job_id=job_id)},
         "chunk_errors": list(queries.chunk_errors(connection, job_id=job_id, batch=SHOWN_CHUNK_ERRORS)),
         "rejects": rejects,
+        "retried": queries.count_history(connection, job_id=job_id),
         "warnings": [],
         "rows_per_s": rows_per_s(finished_rows(ledger), job["running_s"]),
     }

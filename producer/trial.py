@@ -15,16 +15,17 @@ from typing import Any
 from producer.jobs import create_job, freeze_label_spec, job_model
 from producer.loader import load_corpus
 from producer.progress import silent
-from producer.publish import publish_open_chunks
+from producer.publish import publish_waiting
 from producer.readers import open_reader
 from producer.records import FieldMapping
 from producer.serving import served_now
 from producer.watching import Watcher
 from schemas.database import connect, queries, require_migrated
+from schemas.env_files import ENV_PREFIX
 from schemas.errors import GleanerError
 from schemas.label_spec import LabelSpec
 from schemas.queue import create_app, require_broker
-from schemas.settings import ENV_PREFIX, Settings
+from schemas.settings import Settings
 
 #: Name of the corpus and of a worker that is started for it.
 NAME = "preview"
@@ -59,7 +60,7 @@ def try_labels(
         reader = open_reader(str(file), settings)
         corpus = load_corpus(connection, reader, FieldMapping("id", "text"), NAME, settings, silent)
         job = create_job(connection, corpus, freeze_label_spec(connection, spec), model, settings.chunk_size)
-        publish_open_chunks(connection, broker, settings, job.id, model, silent)
+        publish_waiting(connection, broker, settings, model, silent)
         queries.finish_job(connection, job_id=job.id)
         state = queries.job_by_id(connection, job_id=job.id)["state"]
         if state != "done":

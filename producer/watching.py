@@ -41,6 +41,7 @@ class Reading:
     rate: float
     still_s: float
     running_s: float | None = None
+    state_reason: str | None = None
 
     @property
     def rows(self) -> int:
@@ -126,11 +127,12 @@ class Watcher:
 
     def _reading(self, row: dict[str, Any], now: float) -> Reading:
         state, model, running_s = row.pop("state"), row.pop("model"), row.pop("running_s")
+        reason = row.pop("state_reason")
         rows = finished_rows(row)
         rate = self._rate.add(now, rows)
         if state in ENDED:
             rate = rows_per_s(rows, running_s) or 0.0
-        return Reading(state, model, row, rate, now - self._rate.moved_at, running_s)
+        return Reading(state, model, row, rate, now - self._rate.moved_at, running_s, reason)
 
     def _reconnect(self, error: psycopg.Error) -> Connection:
         cause = (str(error).strip().splitlines() or ["closed"])[0]

@@ -42,7 +42,9 @@ def _connect_kwargs(settings: Settings, application: str) -> dict[str, Any]:
         # A transaction of ours that does nothing for a minute belongs to a process in trouble: free its locks.
         " -c idle_in_transaction_session_timeout=60000"
         # A client that was killed must not leave its statement running, with the locks that it holds.
-        " -c client_connection_check_interval=10000",
+        " -c client_connection_check_interval=10000"
+        # The same from the server's side: a host that is gone must not keep the reconciler's lock for two hours.
+        " -c tcp_keepalives_idle=10 -c tcp_keepalives_interval=5 -c tcp_keepalives_count=3",
     }
 
 
@@ -74,6 +76,13 @@ def connect(settings: Settings, application: str) -> Connection:
         raise unavailable(settings, error) from None
 
 
+def _check(connection: Connection) -> None:
+    """Keep a pool from lending a connection that is broken, or that leads to a server which became a standby."""
+    ConnectionPool.check_connection(connection)
+    if connection.info.parameter_status("in_hot_standby") == "on":
+        raise psycopg.OperationalError("the server is a standby now: another took over")
+
+
 def open_pool(settings: Settings, application: str, size: int) -> Pool:
     """Open a pool of ``size`` autocommit connections, each checked when it is borrowed.
 
@@ -85,7 +94,7 @@ def open_pool(settings: Settings, application: str, size: int) -> Pool:
         min_size=1,
         max_size=size,
         kwargs=_connect_kwargs(settings, application),
-        check=ConnectionPool.check_connection,
+        check=_check,
         open=False,
     )
     try:

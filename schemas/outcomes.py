@@ -25,7 +25,9 @@ class Reason(StrEnum):
     NOT_JSON = "not_json"  #: invalid: the output is no JSON, or holds NaN or Infinity
     SCHEMA_MISMATCH = "schema_mismatch"  #: invalid: a value breaks the label schema
     BAD_CHARACTERS = "bad_characters"  #: invalid: NUL or a lone surrogate, which Postgres can't store
-    ENGINE_ERROR = "engine_error"  #: failed
+    ENGINE_ERROR = "engine_error"  #: failed: the engine failed on this request each time
+    POISON = "poison"  #: failed: worked on alone, it took its chunk, the engine or the worker down
+    CANCELLED = "cancelled"  #: cancelled
 
 
 class RejectCode(StrEnum):
@@ -83,6 +85,10 @@ class EngineLost(Exception):
 
 class CanaryFailed(Exception):
     """The engine does not keep to the label schema, or thinks aloud: nothing of this job is labelled with it."""
+
+
+class Withdrawn(Exception):
+    """The chunk's job was cancelled: keep what is finished, give the chunk back, and forget its message."""
 
 
 class LeaseLost(Exception):

@@ -74,7 +74,7 @@ def create_app(settings: Settings) -> Celery:
             "socket_keepalive": True,
             # Half-open connections have stalled workers in silence: ask every 15 s.
             "health_check_interval": 15,
-            "unacked_restore_interval": 30,
+            "unacked_restore_interval": min(30, settings.broker_visibility_timeout_s),
             "unacked_restore_throttle": 1,
         },
     )
@@ -120,11 +120,21 @@ def _unavailable(settings: Settings, error: Exception) -> BrokerUnavailable:
     )
 
 
+def queued_messages(app: Celery, model: str) -> int:
+    """How many messages wait in the model's queue. Those that workers hold are not among them.
+
+    :raises redis.RedisError: (or kombu's ``OperationalError``) when the broker can't be reached.
+    """
+    with app.connection_for_write() as connection:
+        count: int = connection.default_channel.client.llen(queue_name(model))
+    return count
+
+
 def publish(app: Celery, model: str, messages: Iterable[ChunkMessage]) -> None:
     """Publish one batch of chunk messages to the model's queue.
 
-    Returns when the broker has them all; at an error some may be there, which costs nothing: a chunk's lease makes
-    a second message a no-op.
+    Returns when the broker has them all; at an error some may be there, which costs little: a message too many finds
+    nothing to claim.
     """
     queue = queue_name(model)
     with app.producer_or_acquire() as producer, producer.batch(max_size=PUBLISH_BATCH):

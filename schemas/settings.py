@@ -2,7 +2,6 @@
 
 import difflib
 import json
-import os
 import re
 from dataclasses import dataclass
 from functools import lru_cache
@@ -11,28 +10,15 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import psycopg
-from dotenv import dotenv_values
-from dotenv.parser import parse_stream
 from psycopg.conninfo import conninfo_to_dict
 from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 from pydantic_settings import SettingsError as NotJson
 
-from schemas.errors import UsageError
-
-ENV_PREFIX = "GLEANER_"
-
-#: Read from the current directory, later ones win, the process's environment wins over both.
-#: The first is written by ``make up`` so that the CLI finds the local stack without being told.
-ENV_FILES = (".gleaner/local.env", ".env")
-
+from schemas.env_files import ENV_FILES, ENV_PREFIX, SettingsError, given_variables
 
 #: Kinds of node that the engine has defaults for: see ``worker.engine.profiles``.
 EngineProfile = Literal["h200", "h100", "a100-80g", "a100-40g", "dgx-spark", "cpu", "default"]
-
-
-class SettingsError(UsageError):
-    """A setting is missing, unknown or out of range; the message names the variable and what it takes."""
 
 
 class Settings(BaseSettings):
@@ -79,7 +65,7 @@ class Settings(BaseSettings):
     )
     broker_visibility_timeout_s: int = Field(
         4 * 3600,
-        ge=60,
+        ge=1,
         description="Seconds after which the broker delivers an unacknowledged message again. Far above the time of "
         "a chunk: leases in Postgres, not this, decide who works on what.",
     )
@@ -106,6 +92,11 @@ class Settings(BaseSettings):
         "Postgres takes no jsonb of 256 MiB.",
     )
 
+    reconcile_s: float = Field(
+        10,
+        gt=0,
+        description="Seconds between two passes of the reconciler. A pass reads only what is open, in milliseconds.",
+    )
     gpu_hour_price: float | None = Field(
         None,
         ge=0,
@@ -134,13 +125,43 @@ class Settings(BaseSettings):
     write_interval_s: float = Field(
         1.0, gt=0, description="Seconds after which finished rows are written though the batch is not full."
     )
+    retry_s: float = Field(
+        60,
+        gt=0,
+        description="Seconds for which a worker tries again when Postgres is in trouble, until it gives the chunk "
+        "back. A restart or a failover takes less; a longer outage is waited for without chunks in hand.",
+    )
     row_attempts: int = Field(
         3, ge=1, le=10, description="Tries for one row: a third try rarely mends what two could not."
     )
     chunk_attempts: int = Field(
-        5,
+        3,
         ge=1,
-        description="Claims of a chunk after which an error that is no row's leaves it to `producer enqueue`.",
+        description="Times a chunk may go wrong, by an error or by the end of its worker or engine, until it is "
+        "quarantined: worked on with nothing else at the engine, and halved until the document at fault is found. "
+        "Restarts and power cuts strike a chunk once or twice; a third time is likely its own doing.",
+    )
+    fair_share: float = Field(
+        0.1,
+        ge=0,
+        le=1,
+        description="Share of claims that go to the oldest job whatever its priority, so that no job waits for ever.",
+    )
+    stall_s: float = Field(
+        300,
+        gt=0,
+        description="Seconds without an answer from the engine to a waiting request, or without taking a message "
+        "while the queue holds some, after which a worker counts as stuck: /health turns red and the worker leaves to "
+        "be started anew. A slow CPU needs minutes for its first long row.",
+    )
+    health_host: str = Field(
+        "127.0.0.1", description="Address on which a worker tells its health. Loopback, because it asks no password."
+    )
+    health_port: int | None = Field(
+        None,
+        ge=1,
+        le=65535,
+        description="Port for it. Default: the first free one from 9790, so that several workers share a host.",
     )
     memory_limit_gib: float | None = Field(
         None,
@@ -260,6 +281,20 @@ class Settings(BaseSettings):
         description="Requests after which the stub engine is gone (0: never). Tests set it; a job's canary counts.",
     )
 
+    stub_hangs_after_rows: int = Field(
+        0,
+        ge=0,
+        description="Requests after which the stub engine answers no more (0: never). Tests set it; canaries count.",
+    )
+    stub_poison: str | None = Field(
+        None,
+        min_length=1,
+        description="Text in a document at which the stub engine dies, see GLEANER_STUB_POISON_KILLS. Tests set it.",
+    )
+    stub_poison_kills: Literal["engine", "process"] = Field(
+        "engine", description="What such a document takes down: the engine, or the whole worker by SIGKILL."
+    )
+
     # -- local stack (written by ops.local, read by it and by `producer`) ---------------------------
     analyst_url: SecretStr | None = Field(None, description="Postgres as a read-only role, for the psql line.")
     flower_port: int = Field(5555, ge=1, le=65535, description="Flower's port on loopback.")
@@ -302,19 +337,6 @@ _BAD_URL = (
 
 
 @dataclass(frozen=True)
-class _Given:
-    """A variable as it was given, and where."""
-
-    name: str
-    value: str
-    place: str
-
-    @property
-    def field(self) -> str:
-        return self.name.lower().removeprefix(ENV_PREFIX.lower())
-
-
-@dataclass(frozen=True)
 class SettingFault:
     """What is wrong with a variable, and where it was given: an env file or ``the environment``."""
 
@@ -333,43 +355,13 @@ class _SoundSettings(Settings):
         return (init_settings,)
 
 
-def _variables(file: str) -> dict[str, str | None]:
-    """The variables of an env file.
-
-    :raises SettingsError: for one that is not UTF-8, or with a line of ours that can't be read and would go unseen.
-    """
-    if not Path(file).is_file():
-        return {}
-    try:
-        with Path(file).open(encoding="utf-8") as stream:
-            lines = list(parse_stream(stream))
-    except UnicodeDecodeError:
-        raise SettingsError(f"{file} is not UTF-8: write it anew") from None
-    for line in lines:
-        if line.error and ENV_PREFIX in line.original.string.upper():
-            raise SettingsError(f"{file}, line {line.original.line}: can't be read: write NAME=value")
-    return dotenv_values(file)
-
-
-def _given() -> list[_Given]:
-    """Every variable with our prefix, from where it is read first to where it is read last."""
-    places: list[tuple[str, dict[str, str | None]]] = [(file, _variables(file)) for file in ENV_FILES]
-    places.append(("the environment", dict(os.environ)))
-    return [
-        _Given(name, value or "", place)
-        for place, variables in places
-        for name, value in variables.items()
-        if name.upper().startswith(ENV_PREFIX)
-    ]
-
-
 def _unknown_names() -> list[SettingFault]:
     known = [name.upper() for name in Settings.model_fields]
     unknown = {}
-    for given in _given():
-        if given.field not in Settings.model_fields:
+    for given in given_variables():
+        if given.setting not in Settings.model_fields:
             # Without the prefix, which would make every name look near.
-            near = difflib.get_close_matches(given.field.upper(), known, n=1)
+            near = difflib.get_close_matches(given.setting.upper(), known, n=1)
             message = f"{given.name} is no setting" + (f": did you mean {ENV_PREFIX}{near[0]}?" if near else "")
             unknown[given.name] = SettingFault(given.name, given.place, message)
     return [fault for _, fault in sorted(unknown.items())]
@@ -387,7 +379,7 @@ def problem(error: Any) -> str:
 def settings_and_faults() -> tuple[Settings, list[SettingFault]]:
     """The settings with whatever is wrong left at its default, and what is wrong: to be shown, not to work with."""
     faults = _unknown_names()
-    given = {one.field: one for one in _given() if one.field in Settings.model_fields and one.value}
+    given = {one.setting: one for one in given_variables() if one.setting in Settings.model_fields and one.value}
     values: dict[str, Any] = {}
     for field, one in given.items():
         values[field] = one.value

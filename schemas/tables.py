@@ -17,6 +17,7 @@ from sqlalchemy import (
     Text,
     UniqueConstraint,
     func,
+    text,
 )
 from sqlalchemy.dialects.postgresql import ARRAY, BYTEA, JSON, JSONB
 from sqlmodel import Field, SQLModel
@@ -31,9 +32,9 @@ class JobState(StrEnum):
 
     QUEUED = "queued"  #: chunks cut, none claimed -> running
     RUNNING = "running"  #: first chunk claimed -> done
-    PAUSED = "paused"
-    CANCELLING = "cancelling"
-    CANCELLED = "cancelled"
+    PAUSED = "paused"  #: no chunk is claimed, those in work are finished -> queued or running
+    CANCELLING = "cancelling"  #: no chunk is claimed, those in work are given back -> cancelled
+    CANCELLED = "cancelled"  #: every document has its row, some `cancelled`; final counts frozen
     DONE = "done"  #: every document has its row; final counts frozen
 
 
@@ -43,8 +44,8 @@ class ChunkState(StrEnum):
     QUEUED = "queued"  #: nobody works on it -> running
     RUNNING = "running"  #: leased until lease_until -> done, or queued when given back
     DONE = "done"  #: every document has its row
-    CANCELLED = "cancelled"
-    QUARANTINED = "quarantined"
+    CANCELLED = "cancelled"  #: every document has its row, the last of them `cancelled`
+    QUARANTINED = "quarantined"  #: went wrong too often: worked on alone, then halved -> running
 
 
 def _one_of(column: str, values: type[StrEnum]) -> CheckConstraint:
@@ -187,6 +188,12 @@ class Job(Table, table=True):
     __tablename__ = "jobs"
     __table_args__ = (
         UniqueConstraint("corpus_id", "label_spec_id", "model"),
+        Index(
+            "jobs_live_idx",
+            "model",
+            "priority",
+            postgresql_where=text("state IN ('queued', 'running', 'paused', 'cancelling')"),
+        ),
         _one_of("state", JobState),
     )
 
@@ -197,7 +204,8 @@ class Job(Table, table=True):
     )
     model: str = Field(sa_type=Text)
     state: str = Field(sa_type=Text)
-    priority: int = Field(default=0)
+    state_reason: str | None = Field(default=None, sa_type=Text, description="Why it is paused.")
+    priority: int = Field(default=0, description="Higher goes first; `GLEANER_FAIR_SHARE` keeps the others going.")
     total: int = Field(sa_type=BigInteger, description="Documents of the job.")
     final_counts: dict[str, Any] | None = Field(
         default=None, sa_type=JSONB, description="Rows by outcome, frozen when the job is done."
@@ -213,7 +221,18 @@ class Chunk(Table, table=True):
     """A run of consecutive documents of a job: one message. ``attempt`` is the fencing token of its lease."""
 
     __tablename__ = "chunks"
-    __table_args__ = (_one_of("state", ChunkState),)
+    __table_args__ = (
+        # What is done is by far the most: the statements that look for work never read it.
+        Index(
+            "chunks_open_idx",
+            "job_id",
+            "chunk_no",
+            postgresql_where=text("state IN ('queued', 'running', 'quarantined')"),
+        ),
+        Index("chunks_lease_idx", "lease_until", postgresql_where=text("state = 'running'")),
+        Index("chunks_quarantined_idx", "job_id", "chunk_no", postgresql_where=text("state = 'quarantined'")),
+        _one_of("state", ChunkState),
+    )
 
     job_id: int = Field(sa_column=Column(BigInteger, ForeignKey("gleaner.jobs.id"), primary_key=True))
     chunk_no: int = Field(primary_key=True, sa_column_kwargs={"autoincrement": False})
@@ -222,7 +241,7 @@ class Chunk(Table, table=True):
     size: int = Field(description="Documents between the two; rejected records leave gaps.")
     state: str = Field(sa_type=Text)
     attempt: int = Field(default=0, description="Claims so far; the fencing token of the present one.")
-    failures: int = Field(default=0, description="Times that the chunk itself went wrong since it was last published.")
+    failures: int = Field(default=0, description="Times it went wrong, or its worker or engine did.")
     lease_owner: str | None = Field(default=None, sa_type=Text)
     lease_until: datetime | None = _moment()
     published_at: datetime | None = _moment()
@@ -266,5 +285,20 @@ class Label(Table, table=True):
     attempt: int = Field(description="Fencing token under which it was written.")
     worker: str = Field(sa_type=Text)
     # No foreign key: every row of a fleet would take a lock on the same few rows of engines.
-    engine_id: int = Field(sa_type=BigInteger, description="What served it, in engines.")
+    engine_id: int | None = Field(
+        default=None, sa_type=BigInteger, description="What served it, in engines; empty if nothing did."
+    )
     created_at: datetime | None = _now()
+
+
+class LabelHistory(Table, table=True):
+    """A row that was taken out by ``producer retry``: its document got another."""
+
+    __tablename__ = "label_history"
+    __table_args__ = (Index(None, "job_id", "ordinal"),)
+
+    id: int | None = _id()
+    job_id: int = Field(sa_type=BigInteger)
+    ordinal: int = Field(sa_type=BigInteger)
+    row: dict[str, Any] = Field(sa_type=JSONB, description="The row as it stood in labels.")
+    retried_at: datetime | None = _now()

@@ -27,8 +27,9 @@ from ops.service import Service
 from ops.services import OWNER_ROLE, Postgres, Valkey
 from producer.cli import main
 from schemas.database import Connection, connect
+from schemas.env_files import ENV_PREFIX
 from schemas.queue import queue_name
-from schemas.settings import ENV_PREFIX, Settings, load_settings
+from schemas.settings import Settings, load_settings
 
 REPOSITORY = Path(__file__).parent.parent
 #: Real corpora that lie beside the checkout on some machines.

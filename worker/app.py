@@ -2,23 +2,32 @@
 
 import contextlib
 import logging
+import signal
 import threading
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+import psycopg
 from celery import Celery, bootsteps
 from celery.exceptions import Reject, WorkerShutdown
-from celery.signals import worker_shutting_down
+from celery.platforms import EX_OK
+from celery.signals import worker_ready
 from celery.worker import state
 
-from schemas.database import Pool, open_pool
+from schemas.database import open_pool, unavailable
 from schemas.errors import GleanerError
-from schemas.queue import LABEL_CHUNK, ChunkMessage, create_app
+from schemas.queue import LABEL_CHUNK, ChunkMessage, create_app, queued_messages
 from schemas.settings import Settings
-from worker.chunk import ChunkRunner, GiveBack, Progress
+from worker.chunk import ChunkRunner
+from worker.endpoint import open_endpoint
 from worker.engine import create_engine
-from worker.engine.base import Engine
-from worker.health import EXIT_ENGINE_LOST, HealthWatch
+from worker.flight import GiveBack, Progress
+from worker.health import HealthWatch, QueueWatch
 from worker.lease import LeaseKeeper
+from worker.leaving import SIGNALLED, leave_at_once, listen_for_signals
+from worker.pulse import PulsedEngine
+from worker.vitals import Vitals
 
 logger = logging.getLogger(__name__)
 
@@ -43,37 +52,49 @@ class Runtime:
         self.stopping = threading.Event()
         #: Claim no more chunks, finish those in flight.
         self.draining = threading.Event()
-        #: Told by a signal to stop, and not by a second one to stop at once.
-        self.told_to_stop = False
         self.runner: ChunkRunner
-        self._engine: Engine | None = None
-        self._pool: Pool | None = None
+        self.vitals: Vitals
         self._leases: LeaseKeeper | None = None
-        self._health: HealthWatch | None = None
+        #: What :meth:`close` stops, the last first.
+        self._closing = contextlib.ExitStack()
 
-    def start(self) -> None:
-        """Start the engine, then everything that a chunk needs.
+    def start(self, count_queued: Callable[[], int]) -> None:
+        """Tell the health, start the engine, then everything that a chunk needs.
 
-        :raises GleanerError: for an engine or a database that can't be had.
+        :param count_queued: asks the broker how many messages wait.
+        :raises GleanerError: for an engine, a port or a database that can't be had.
         :raises WorkerShutdown: when the worker is told to stop while the engine loads.
         """
-        self._engine = create_engine(self.settings)
-        self._start_engine(self._engine)
-        self._pool = open_pool(self.settings, f"worker {self.name}", self._slots + EXTRA_CONNECTIONS)
-        self._leases = LeaseKeeper(self._pool, self.settings, self.name)
-        self._leases.start()
-        self.runner = ChunkRunner(
-            self.settings, self._pool, self._engine, self._leases, self.name, self.stopping, self.draining
-        )
-        self._health = HealthWatch(self.settings, self._engine, self.stopping, self._leave)
-        self._health.start()
-        info = self._engine.info
+        listen_for_signals(self._stop, self._abort)
+        engine = PulsedEngine(create_engine(self.settings))
+        self.vitals = Vitals(self.settings, self.name, engine, self.stopping, self.draining)
+        HealthWatch(
+            self.settings, self.vitals, engine, self.stopping, self.draining, self._leave, self._leave_at_once
+        ).start()
+        endpoint = open_endpoint(self.settings, self.vitals)
+        if endpoint is not None:
+            self._closing.callback(endpoint.close)
+        queue_watch = QueueWatch(count_queued, self.vitals)
+        queue_watch.start()
+        self._closing.callback(queue_watch.stop)
+        self._closing.callback(engine.close)
+        self._start_engine(engine)
+        pool = open_pool(self.settings, f"worker {self.name}", self._slots + EXTRA_CONNECTIONS)
+        self._closing.callback(pool.close)
+        self._leases = LeaseKeeper(pool, self.settings, self.name)
+        try:
+            self._leases.start()
+        except psycopg.Error as error:
+            raise unavailable(self.settings, error) from None
+        self._closing.callback(self._leases.stop)
+        self.runner = ChunkRunner(self.settings, pool, engine, self._leases, self.name, self.stopping, self.draining)
+        info = engine.info
         logger.info(
             "engine %s %s serves %s, context %d tokens, %d sequences a step",
             info.engine, info.version, info.model, info.max_model_len, info.max_num_seqs,
         )  # fmt: skip
 
-    def _start_engine(self, engine: Engine) -> None:
+    def _start_engine(self, engine: PulsedEngine) -> None:
         failure: list[BaseException] = []
 
         def load() -> None:
@@ -87,27 +108,32 @@ class Runtime:
         thread.start()
         while thread.is_alive():
             thread.join(timeout=0.2)
-            if state.should_stop is not None or state.should_terminate is not None:
-                raise WorkerShutdown(0)
+            if state.should_stop is not None:
+                raise WorkerShutdown(state.should_stop)
         if failure:
             raise failure[0]
 
+    def _stop(self) -> None:
+        """The first signal."""
+        self.stopping.set()
+        state.should_stop = EX_OK
+
+    def _abort(self, signum: signal.Signals) -> None:
+        """The second signal."""
+        self._leave_at_once(SIGNALLED + signum, f"told once more to stop ({signum.name}): leaving at once")
+
     def _leave(self, exit_code: int) -> None:
-        # A dead engine finishes nothing.
-        (self.stopping if exit_code == EXIT_ENGINE_LOST else self.draining).set()
         if state.should_stop is None:  # else it is stopping already, with an exit code of its own
             state.should_stop = exit_code
 
+    def _leave_at_once(self, exit_code: int, words: str) -> None:
+        leases = self._leases
+        leave_at_once(exit_code, words, lambda: leases.free_all(words) if leases else None)
+
     def close(self) -> None:
-        """Stop in the reverse order. Safe after a failed start."""
-        if self._leases is not None:
-            self._leases.stop()
-        if self._pool is not None:
-            self._pool.close()
-        if self._engine is not None:
-            self._engine.close()
-        if self._health is not None:  # last: it bounds the time that the others take
-            self._health.stop()
+        """Stop in the reverse order, within ``shutdown_s``. Safe after a failed start."""
+        self.stopping.set()
+        self._closing.close()
 
 
 def create_worker_app(settings: Settings, runtime: Runtime) -> Celery:
@@ -121,13 +147,15 @@ def create_worker_app(settings: Settings, runtime: Runtime) -> Celery:
 
         def start(self, worker: Any) -> None:
             try:
-                runtime.start()
+                runtime.start(partial(queued_messages, app, settings.model))
             except GleanerError as error:
                 logger.critical("error: %s", error)
                 runtime.close()
                 raise WorkerShutdown(error.exit_code) from None
 
         def stop(self, worker: Any) -> None:
+            if state.should_stop is None:  # told by a remote command, say: messages go back only if this is set
+                state.should_stop = EX_OK
             if not runtime.draining.is_set():
                 runtime.stopping.set()
             # Steps stop in reverse order: the consumer is gone, the pool's threads still need the engine.
@@ -146,15 +174,15 @@ def create_worker_app(settings: Settings, runtime: Runtime) -> Celery:
                 self.send_event("task-progress", result=str(progress))
 
         try:
-            return runtime.runner.run(chunk.job_id, chunk.chunk_no, report)
+            with runtime.vitals.message():
+                return runtime.runner.run(chunk.job_id, chunk.chunk_no, report)
         except GiveBack as error:
             logger.warning("%s given back: %s", chunk, error)
             raise Reject(str(error), requeue=True) from None  # the log has said why
 
-    @worker_shutting_down.connect(weak=False)  # type: ignore[untyped-decorator]
-    def stop_claiming(how: str, **_: Any) -> None:
-        runtime.told_to_stop = how == "Warm"
-        runtime.stopping.set()
+    @worker_ready.connect(weak=False)  # type: ignore[untyped-decorator]
+    def consume(**_: Any) -> None:
+        runtime.vitals.consume()
 
     logging.getLogger("celery.app.trace").addFilter(_says_more_than_we_did)
 

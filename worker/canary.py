@@ -13,7 +13,7 @@ from concurrent.futures import TimeoutError as NotYet
 from jsonschema import Draft202012Validator, validators
 
 from schemas.jsontext import dump_json, parse_json
-from schemas.outcomes import CanaryFailed, RequestFailed, RowFinal
+from schemas.outcomes import CanaryFailed, EngineLost, RequestFailed, RowFinal
 from worker.engine.base import Engine, Generation
 from worker.row import RowInFlight, RowRules
 
@@ -42,6 +42,7 @@ def prove_grammar(engine: Engine, rules: RowRules, look: Callable[[], None]) -> 
 
     :param look: called while waiting; raises to end the wait.
     :raises CanaryFailed: when the output is not one label and nothing else.
+    :raises EngineLost: when no answer comes.
     """
     prompt = engine.encode(rules.spec.system_prompt, [DOCUMENT])[0]
     if rules.excess(prompt.size) > 0:
@@ -78,7 +79,7 @@ def _wait(future: "Future[Generation]", look: Callable[[], None]) -> Generation:
         except NotYet:
             look()
             if time.monotonic() > until:
-                raise CanaryFailed(f"the canary got no answer in {ANSWER_S:.0f} s") from None
+                raise EngineLost(f"the canary got no answer in {ANSWER_S:.0f} s") from None
 
 
 def _require_label(rules: RowRules, text: str) -> None:

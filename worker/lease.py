@@ -1,6 +1,7 @@
 """Leases on chunks: claimed, renewed while the chunk is worked, given back or finished under a fencing token."""
 
 import logging
+import random
 import secrets
 import threading
 import time
@@ -10,11 +11,14 @@ from typing import Any
 import psycopg
 from psycopg.types.json import Jsonb
 
-from schemas.database import Pool, queries
+from schemas.database import Connection, Pool, connect, queries
+from schemas.jsontext import make_storable
 from schemas.settings import Settings
 
 logger = logging.getLogger(__name__)
 
+#: Seconds between looks at whether the jobs of the held chunks were cancelled: people wait for it.
+CONTROL_S = 2.0
 #: A lease is renewed this many times before it would run out, so that one slow answer loses nothing.
 RENEWALS_A_LEASE = 3
 
@@ -33,10 +37,26 @@ class Lease:
     label_spec_id: int
     #: Set when somebody else holds the chunk now, or may: its rows are no longer ours to write.
     lost: threading.Event = field(default_factory=threading.Event)
+    #: Set when the job was cancelled.
+    withdrawn: threading.Event = field(default_factory=threading.Event)
     renewed_at: float = field(default_factory=time.monotonic)
 
+    @property
+    def name(self) -> str:
+        """The chunk, for people."""
+        return f"job {self.job_id} chunk {self.chunk_no}"
+
     def __str__(self) -> str:
-        return f"job {self.job_id} chunk {self.chunk_no} (attempt {self.attempt})"
+        return f"{self.name} (attempt {self.attempt})"
+
+
+@dataclass(frozen=True)
+class _Release:
+    """A chunk on its way back, and why."""
+
+    lease: Lease
+    words: str
+    failed: int
 
 
 class LeaseKeeper:
@@ -46,73 +66,188 @@ class LeaseKeeper:
         """:param owner: the worker's name, kept on the chunk for people to see."""
         self._pool = pool
         self._settings = settings
+        self._worker = owner
         # Two processes of one name may meet while both load their engines: a lease is one process's.
         self._owner = f"{owner}/{secrets.token_hex(4)}"
         #: By job and chunk; None while the claim is on its way.
         self._held: dict[tuple[int, int], Lease | None] = {}
+        #: Chunks that could not be given back yet.
+        self._unreleased: list[_Release] = []
         self._lock = threading.Lock()
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._renew_for_ever, name="leases", daemon=True)
+        self._thread = threading.Thread(target=self._keep_for_ever, name="leases", daemon=True)
 
     def start(self) -> None:
-        """Begin to renew."""
+        """Free what a process of our name left when it died, and begin to renew.
+
+        :raises psycopg.Error: when Postgres can't be reached.
+        """
+        with self._pool.connection() as connection:
+            for left in queries.release_left(
+                connection, worker=self._worker, owner=self._owner, chunk_attempts=self._settings.chunk_attempts
+            ):
+                logger.warning(
+                    "job %d chunk %d, left by a process of this name, is %s again (%d failures)",
+                    left["job_id"], left["chunk_no"], left["state"], left["failures"],
+                )  # fmt: skip
         self._thread.start()
 
     def stop(self) -> None:
-        """Renew no more."""
+        """Renew no more; try once more to free what could not be freed yet."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()
+        self._release_late()
+
+    def free_all(self, words: str) -> None:
+        """Give every chunk back that this process holds, on its way out: what it still writes for them is refused.
+
+        Over a connection of its own, because those of the pool may all be held up.
+
+        :raises DatabaseUnavailable: :raises psycopg.Error: nothing was given back.
+        """
+        with connect(self._settings, "leaving") as connection:
+            queries.release_owned(
+                connection, owner=self._owner, error=words, chunk_attempts=self._settings.chunk_attempts
+            )
+
+    def quarantined_waits(self) -> bool:
+        """Whether a chunk waits that must have the engine for itself."""
+        with self._pool.connection() as connection:
+            waits: bool = queries.quarantined_waits(
+                connection, model=self._settings.model, chunk_attempts=self._settings.chunk_attempts
+            )
+        return waits
+
+    def claim_quarantined(self) -> Lease | None:
+        """Take the lease of a quarantined chunk, if there is one."""
+        with self._pool.connection() as connection:
+            return self._hold(queries.claim_quarantined(connection, **self._terms()))
 
     def claim(self, job_id: int, chunk_no: int) -> Lease | None:
-        """Take the chunk's lease, or say (log) why it is not to be had and return None."""
-        key = (job_id, chunk_no)
-        with self._lock:
-            # A broker that lost its connection delivers what is being worked on once more, to the same worker.
-            if key in self._held:
-                logger.info("job %d chunk %d is not to be claimed: this worker works on it", job_id, chunk_no)
-                return None
-            self._held[key] = None
-        lease = None
-        try:
-            lease = self._claim(job_id, chunk_no)
-        finally:
-            with self._lock:
-                if lease is None:
-                    del self._held[key]
-                else:
-                    self._held[key] = lease
-        return lease
+        """Take the lease of the chunk that a message names, or of one that comes before it.
 
-    def _claim(self, job_id: int, chunk_no: int) -> Lease | None:
+        A message is a permit for one chunk: it is used up by the job with the highest priority, now and then by the
+        oldest job, and a second message for a chunk by any that waits. None, and a word in the log, if none does.
+        """
+        by_age = random.random() < self._settings.fair_share
         with self._pool.connection() as connection:
-            row = queries.claim_chunk(
-                connection,
-                job_id=job_id,
-                chunk_no=chunk_no,
-                owner=self._owner,
-                lease_s=self._settings.lease_s,
-                model=self._settings.model,
-            )
-            if row is None:
+            lease = None if by_age else self._claim_named(connection, job_id, chunk_no)
+            if lease is None:
+                lease = self._hold(queries.claim_waiting(connection, by_age=by_age, **self._terms()))
+            if lease is None:
                 standing = queries.chunk_standing(connection, job_id=job_id, chunk_no=chunk_no)
                 logger.info("job %d chunk %d is not to be claimed: %s", job_id, chunk_no, _why(standing))
                 # Its worker may have died between the last chunk's end and the job's.
                 queries.finish_job(connection, job_id=job_id)
+        return lease
+
+    def _claim_named(self, connection: Connection, job_id: int, chunk_no: int) -> Lease | None:
+        key = (job_id, chunk_no)
+        with self._lock:
+            # A broker that lost its connection delivers what is being worked on once more, to the same worker.
+            if key in self._held:
                 return None
-        return Lease(**row)
+            self._held[key] = None
+        lease = None
+        try:
+            lease = self._hold(queries.claim_named(connection, job_id=job_id, chunk_no=chunk_no, **self._terms()))
+        finally:
+            if lease is None:
+                with self._lock:
+                    self._held.pop(key, None)
+        return lease
+
+    def _terms(self) -> dict[str, Any]:
+        return {
+            "owner": self._owner,
+            "lease_s": self._settings.lease_s,
+            "model": self._settings.model,
+            "chunk_attempts": self._settings.chunk_attempts,
+        }
+
+    def _hold(self, row: dict[str, Any] | None) -> Lease | None:
+        if row is None:
+            return None
+        lease = Lease(**row)
+        with self._lock:
+            self._held[lease.job_id, lease.chunk_no] = lease
+        return lease
+
+    def release(self, lease: Lease, words: str, failed: int = 0) -> int:
+        """Give a chunk back, so that the next claim need not wait for the lease to run out.
+
+        Where Postgres can't be reached it is tried again until it is, or until the lease has run out.
+
+        :param failed: 1 when the chunk itself went wrong, or the engine while the chunk was there.
+        :returns: how often that has happened, as far as can be told.
+        """
+        release = _Release(lease, make_storable(words), failed)
+        try:
+            return self._release(release)
+        except (psycopg.Error, OSError) as error:
+            logger.warning("%s: lease not freed yet: %s", lease, error)
+            with self._lock:
+                self._unreleased.append(release)
+            return failed
+
+    def _release(self, release: "_Release") -> int:
+        with self._pool.connection() as connection:
+            released = queries.release_chunk(
+                connection,
+                job_id=release.lease.job_id,
+                chunk_no=release.lease.chunk_no,
+                attempt=release.lease.attempt,
+                error=release.words,
+                failed=release.failed,
+                chunk_attempts=self._settings.chunk_attempts,
+            )
+        return int(released["failures"]) if released else release.failed
+
+    def _release_late(self) -> None:
+        with self._lock:
+            late, self._unreleased = self._unreleased, []
+        for number, release in enumerate(late):
+            try:
+                self._release(release)
+            except (psycopg.Error, OSError):
+                with self._lock:
+                    self._unreleased += late[number:]
+                return
 
     def drop(self, lease: Lease) -> None:
         """Renew this lease no more: its chunk is finished, given back or lost."""
         with self._lock:
-            self._held.pop((lease.job_id, lease.chunk_no), None)
+            if self._held.get((lease.job_id, lease.chunk_no)) is lease:  # not a later lease of ours on the same chunk
+                del self._held[lease.job_id, lease.chunk_no]
 
-    def _renew_for_ever(self) -> None:
-        while not self._stop.wait(self._settings.lease_s / RENEWALS_A_LEASE):
+    def _keep_for_ever(self) -> None:
+        renewed_at = time.monotonic()
+        pause = self._settings.lease_s / RENEWALS_A_LEASE
+        while not self._stop.wait(min(CONTROL_S, pause)):
+            self._release_late()
             with self._lock:
                 held = [lease for lease in self._held.values() if lease is not None]
-            if held:
+            if not held:
+                continue
+            if time.monotonic() - renewed_at >= pause:
+                renewed_at = time.monotonic()
                 self._renew(held)
+            self._withdraw(held)
+
+    def _withdraw(self, held: list[Lease]) -> None:
+        """Notice jobs that were cancelled."""
+        try:
+            with self._pool.connection() as connection:
+                cancelled = {
+                    row["id"]
+                    for row in queries.jobs_to_leave(connection, job_ids=list({lease.job_id for lease in held}))
+                }
+        except (psycopg.Error, OSError):
+            return  # renewing says so; the next look comes soon
+        for lease in held:
+            if lease.job_id in cancelled:
+                lease.withdrawn.set()
 
     def _renew(self, held: list[Lease]) -> None:
         asked_at = time.monotonic()

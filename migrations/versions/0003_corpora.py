@@ -22,12 +22,23 @@ _CODES = (
 )
 
 _OUTCOMES = ("ok", "truncated", "invalid", "rejected", "failed", "cancelled")
-_COUNTED = ", ".join(f"count(*) FILTER (WHERE label.outcome = '{name}') AS {name}" for name in _OUTCOMES)
+_COUNTED_OWN = ", ".join(
+    f"count(*) FILTER (WHERE label.outcome = '{name}' AND label.chunk_no = chunk.chunk_no) AS {name}"
+    for name in _OUTCOMES
+)
 _COUNTS = ", ".join(f"'{name}', count(*) FILTER (WHERE label.outcome = '{name}')" for name in _OUTCOMES)
-_ROWS_OF = "label.job_id = {chunk}.job_id AND label.ordinal BETWEEN {chunk}.first_ordinal AND {chunk}.last_ordinal"
+# The rows in a chunk's range, and those of them that are its own: after a retry a new chunk's range has rows of others.
+_IN_RANGE = "label.job_id = {chunk}.job_id AND label.ordinal BETWEEN {chunk}.first_ordinal AND {chunk}.last_ordinal"
+_ITS_ROWS = _IN_RANGE + " AND label.chunk_no = {chunk}.chunk_no"
+_REASONS = """
+SELECT jsonb_agg(to_jsonb(reason)) FROM (
+    SELECT label.outcome, label.reason_code, count(*) AS rows
+    FROM gleaner.labels AS label WHERE {where} AND label.outcome <> 'ok'
+    GROUP BY label.outcome, label.reason_code
+) AS reason
+"""
 
-# The ledger, with the counts that finished chunks bring along: only rows of the others are counted. What is wrong with
-# a finished chunk shows in gleaner.ledger, which counts every row.
+# The ledger, with the counts that finished chunks bring along: only rows of the others are counted.
 _PROGRESS = f"""
 CREATE VIEW gleaner.progress AS
 SELECT
@@ -47,13 +58,14 @@ CROSS JOIN LATERAL (
             sum(chunk.size - open.rows) FILTER (WHERE chunk.state NOT IN ('done', 'cancelled')),
             {", ".join(f"sum(open.{name})" for name in _OUTCOMES)}
         FROM gleaner.chunks AS chunk CROSS JOIN LATERAL (
-            SELECT count(*) AS rows, {_COUNTED} FROM gleaner.labels AS label WHERE {_ROWS_OF.format(chunk="chunk")}
+            SELECT count(*) AS rows, {_COUNTED_OWN}
+            FROM gleaner.labels AS label WHERE {_IN_RANGE.format(chunk="chunk")}
         ) AS open
         WHERE chunk.job_id = job.id AND chunk.counts IS NULL
     ) AS part
 ) AS counts
 """
-# A trigger, so that no statement that finishes a chunk or opens it again can forget the counts.
+# Triggers, so that no statement that finishes a chunk, opens it again or takes a row away can forget the counts.
 _FREEZE = f"""
 CREATE FUNCTION gleaner.freeze_chunk_counts() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -61,35 +73,37 @@ BEGIN
     NEW.reasons := NULL;
     IF NEW.state = 'done' THEN
         SELECT jsonb_build_object({_COUNTS}) INTO NEW.counts
-        FROM gleaner.labels AS label WHERE {_ROWS_OF.format(chunk="NEW")};
-        SELECT jsonb_agg(to_jsonb(reason)) INTO NEW.reasons FROM (
-            SELECT label.outcome, label.reason_code, count(*) AS rows
-            FROM gleaner.labels AS label WHERE {_ROWS_OF.format(chunk="NEW")} AND label.outcome <> 'ok'
-            GROUP BY label.outcome, label.reason_code
-        ) AS reason;
+        FROM gleaner.labels AS label WHERE {_ITS_ROWS.format(chunk="NEW")};
+        NEW.reasons := ({_REASONS.format(where=_ITS_ROWS.format(chunk="NEW"))});
     END IF;
     RETURN NEW;
 END
 $$
 """
-_TRIGGER = """
+_FREEZE_TRIGGER = """
 CREATE TRIGGER freeze_chunk_counts BEFORE UPDATE OF state ON gleaner.chunks
 FOR EACH ROW WHEN (OLD.state IS DISTINCT FROM NEW.state) EXECUTE FUNCTION gleaner.freeze_chunk_counts()
 """
-# Those that were finished before the trigger was there.
-_FREEZE_FINISHED = f"""
+_RECOUNT = f"""
 UPDATE gleaner.chunks AS chunk SET
     counts = (
-        SELECT jsonb_build_object({_COUNTS}) FROM gleaner.labels AS label WHERE {_ROWS_OF.format(chunk="chunk")}
+        SELECT jsonb_build_object({_COUNTS}) FROM gleaner.labels AS label WHERE {_ITS_ROWS.format(chunk="chunk")}
     ),
-    reasons = (
-        SELECT jsonb_agg(to_jsonb(reason)) FROM (
-            SELECT label.outcome, label.reason_code, count(*) AS rows
-            FROM gleaner.labels AS label WHERE {_ROWS_OF.format(chunk="chunk")} AND label.outcome <> 'ok'
-            GROUP BY label.outcome, label.reason_code
-        ) AS reason
-    )
-WHERE chunk.state = 'done'
+    reasons = ({_REASONS.format(where=_ITS_ROWS.format(chunk="chunk"))})
+"""
+_RECOUNT_FUNCTION = f"""
+CREATE FUNCTION gleaner.recount_chunks() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    {_RECOUNT}
+    FROM (SELECT DISTINCT job_id, chunk_no FROM gone) AS touched
+    WHERE chunk.job_id = touched.job_id AND chunk.chunk_no = touched.chunk_no AND chunk.counts IS NOT NULL;
+    RETURN NULL;
+END
+$$
+"""
+_RECOUNT_TRIGGER = """
+CREATE TRIGGER recount_chunks AFTER DELETE ON gleaner.labels REFERENCING OLD TABLE AS gone
+FOR EACH STATEMENT EXECUTE FUNCTION gleaner.recount_chunks()
 """
 
 
@@ -129,14 +143,19 @@ def upgrade() -> None:
     op.add_column("jobs", sa.Column("forecast", postgresql.JSONB(), nullable=True), schema="gleaner")
     op.add_column("chunks", sa.Column("counts", postgresql.JSONB(), nullable=True), schema="gleaner")
     op.add_column("chunks", sa.Column("reasons", postgresql.JSONB(), nullable=True), schema="gleaner")
-    op.execute(_FREEZE_FINISHED)
+    # Those that were finished before the triggers were there.
+    op.execute(_RECOUNT + "WHERE chunk.state = 'done'")
     op.execute(_FREEZE)
-    op.execute(_TRIGGER)
+    op.execute(_FREEZE_TRIGGER)
+    op.execute(_RECOUNT_FUNCTION)
+    op.execute(_RECOUNT_TRIGGER)
     op.execute(_PROGRESS)
 
 
 def downgrade() -> None:
     op.execute("DROP VIEW gleaner.progress")
+    op.execute("DROP TRIGGER recount_chunks ON gleaner.labels")
+    op.execute("DROP FUNCTION gleaner.recount_chunks()")
     op.execute("DROP TRIGGER freeze_chunk_counts ON gleaner.chunks")
     op.execute("DROP FUNCTION gleaner.freeze_chunk_counts()")
     op.drop_column("chunks", "reasons", schema="gleaner")

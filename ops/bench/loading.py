@@ -30,7 +30,7 @@ from celery import Celery
 
 from ops.services import Postgres, Valkey
 from producer.progress import silent
-from producer.publish import publish_open_chunks
+from producer.publish import publish_waiting
 from schemas.database import connect
 from schemas.queue import create_app
 from schemas.settings import Settings
@@ -179,7 +179,7 @@ def publishing(settings: Settings, app: Celery, documents: int) -> dict[str, Any
             [job["id"], *[PUBLISHED_SIZE] * 4, documents // PUBLISHED_SIZE - 1],
         )
         began = time.monotonic()
-        count = publish_open_chunks(connection, app, settings, job["id"], "bench", silent)
+        count = publish_waiting(connection, app, settings, "bench", silent)
         seconds = time.monotonic() - began
     return {"chunks": count, "seconds": round(seconds, 2), "chunks_per_s": round(count / seconds)}
 

@@ -2,10 +2,9 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from pydantic import ValidationError
 
 from producer.fields import choose_fields
 from producer.progress import Progress
@@ -14,7 +13,7 @@ from producer.readers.file import COMPRESSED_ENDINGS
 from producer.records import FieldMapping
 from producer.selection import Condition, Selection
 from schemas.errors import UsageError
-from schemas.settings import Settings, load_settings, problem
+from schemas.settings import Settings
 
 #: Endings that say nothing in a corpus's name.
 _ENDINGS = (
@@ -115,23 +114,6 @@ def selection(
     if limit is not None and sample is not None:
         raise UsageError("--limit takes the first documents, --sample any: give one")
     return Selection(tuple(map(Condition.parse, where or ())), limit, sample, seed, tuple(group_by or ()), only_new)
-
-
-def settings_with(**given: Any) -> Settings:
-    """The settings, with what options say over them; None for an option that was not given.
-
-    :raises UsageError: for a value out of range; names the option.
-    """
-    given = {name: value for name, value in given.items() if value is not None}
-    settings = load_settings()
-    if not given:
-        return settings
-    try:
-        return Settings(**given)
-    except ValidationError as error:
-        first = error.errors()[0]
-        option = str(first["loc"][0]).removeprefix("engine_").replace("_", "-")
-        raise UsageError(f"--{option}: {problem(first)}") from None
 
 
 def read_prompt(prompt: str | None, prompt_file: Path | None) -> str | None:

@@ -11,9 +11,10 @@ from pydantic import SecretStr
 
 from producer.cli.output import JsonFlag, console, print_json, say
 from schemas.database import REVISION, connect, database_address, require_migrated
+from schemas.env_files import ENV_PREFIX
 from schemas.errors import GleanerError
 from schemas.queue import broker_address, create_app, require_broker
-from schemas.settings import ENV_PREFIX, Settings, settings_and_faults
+from schemas.settings import Settings, settings_and_faults
 
 #: Shown for a secret that is set, and for the password in a URL.
 MASK = "********"

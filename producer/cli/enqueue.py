@@ -28,19 +28,19 @@ from producer.cli.corpus import (
     open_corpus,
     read_prompt,
     selection,
-    settings_with,
     unescaped,
 )
-from producer.cli.output import JsonFlag, console, counted, print_json, progress_bar, say, table, whole_number
+from producer.cli.options import ChunkSizeOption, priority_number, settings_with
+from producer.cli.output import JsonFlag, console, counted, print_json, progress_bar, say, table
 from producer.difference import Difference
 from producer.duplicates import OnDuplicate
 from producer.estimate import forecast_corpus
 from producer.jobs import FrozenSpec, Job, create_job, freeze_label_spec, job_model
 from producer.loader import Corpus, LoadRules, load_corpus
-from producer.publish import publish_open_chunks
+from producer.publish import publish_waiting
 from producer.readers import ReadOptions
 from producer.serving import unserved
-from producer.standing import ENDED
+from producer.standing import ENDED, state_note
 from schemas.database import Connection, connect, queries, require_migrated
 from schemas.errors import UsageError
 from schemas.label_spec import MADE_PROMPT, LabelSpec, load_label_spec, template_fields
@@ -112,12 +112,7 @@ def enqueue(
     model: Annotated[
         str | None, typer.Option(help="Model that labels. Default: GLEANER_MODEL, else the only one served so far.")
     ] = None,
-    chunk_size: Annotated[
-        int | None,
-        typer.Option(
-            parser=whole_number, metavar="<int>", help="Documents a chunk. Default: GLEANER_CHUNK_SIZE (256)."
-        ),
-    ] = None,
+    chunk_size: ChunkSizeOption = None,
     prompt: Annotated[str | None, typer.Option(help="System prompt, instead of the label schema's.")] = None,
     prompt_file: Annotated[Path | None, typer.Option(help="File with the system prompt.")] = None,
     template: Annotated[
@@ -131,6 +126,14 @@ def enqueue(
             help=f"What becomes of a document that does not fit the model's context: {', '.join(OverLong)}.",
         ),
     ] = OverLong.REJECT,
+    priority: Annotated[
+        int | None,
+        typer.Option(
+            parser=priority_number,
+            metavar="<int>",
+            help="Higher goes first among the jobs of a model. Default: 0; a job that exists keeps its own.",
+        ),
+    ] = None,
     name: Annotated[str | None, typer.Option(help="Name of the corpus. Default: the file's name.")] = None,
     schema_name: Annotated[str | None, typer.Option(help="Name of the label schema, instead of its own.")] = None,
     as_json: JsonFlag = False,
@@ -172,17 +175,22 @@ def enqueue(
                 _nothing_new(loaded, as_json)
                 return
             frozen = freeze_label_spec(connection, spec)
-            job = create_job(connection, loaded, frozen, model, settings.chunk_size)
+            job = create_job(connection, loaded, frozen, model, settings.chunk_size, priority or 0)
             if job.created:
                 expected = forecast_corpus(connection, loaded.id, loaded.documents, spec, frozen.id, settings, model)
                 if expected is not None:
                     queries.set_forecast(connection, job_id=job.id, forecast=Jsonb(expected.as_json()))
-            published = publish_open_chunks(connection, broker, settings, job.id, model, progress)
+            elif priority is not None:
+                queries.set_priority(connection, job_id=job.id, priority=priority)
+            published = publish_waiting(connection, broker, settings, model, progress)
         # A worker that died between its last chunk and the job's end left this to do.
         queries.finish_job(connection, job_id=job.id)
         summary = {**_summary(connection, opened, loaded, frozen, job, published), "model": model}
-        warning = None if summary["state"] in ENDED else unserved(connection, broker, model)
-        summary["warnings"] = [warning] if warning else []
+        warnings = [
+            state_note(job.id, summary["state"], summary.pop("state_reason")),
+            None if summary["state"] in ENDED else unserved(connection, broker, model),
+        ]
+        summary["warnings"] = [warning for warning in warnings if warning]
     if as_json:
         print_json(summary)
     else:
@@ -223,10 +231,12 @@ def _summary(
     connection: Connection, opened: OpenCorpus, corpus: Corpus, spec: FrozenSpec, job: Job, published: int
 ) -> dict[str, Any]:
     chunks = {row["state"]: row["chunks"] for row in queries.chunks_by_state(connection, job_id=job.id)}
+    stored = queries.job_by_id(connection, job_id=job.id)
     return {
         "job_id": job.id,
         "created": job.created,
-        "state": queries.job_by_id(connection, job_id=job.id)["state"],
+        "state": stored["state"],
+        "state_reason": stored["state_reason"],
         "corpus_id": corpus.id,
         "corpus": corpus.name,
         "corpus_loaded": corpus.created,

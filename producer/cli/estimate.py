@@ -26,9 +26,9 @@ from producer.cli.corpus import (
     open_corpus,
     read_prompt,
     selection,
-    settings_with,
     unescaped,
 )
+from producer.cli.options import settings_with
 from producer.cli.output import JsonFlag, counted, duration, note, print_json, progress_bar, say
 from producer.estimate import SAMPLE, Forecast, History, forecast, history_of
 from producer.jobs import job_model

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from producer.cli.output import JsonFlag, console, print_json, say, table
-from producer.standing import finished_rows, job_lines
+from producer.standing import ENDED, finished_rows, job_lines, state_note
 from schemas.database import connect
 from schemas.outcomes import Outcome
 from schemas.settings import load_settings
@@ -24,7 +24,9 @@ def show_jobs(jobs: list[dict[str, Any]]) -> None:
     out = console()
     wide = out.width >= WIDE
     columns = ("job", "state", "corpus", "label spec", "model", "rows", "not ok")
-    lines = table(*columns, *(("ok", "rows/s", "created") if wide else ()), folded=("corpus", "model"))
+    ranked = any(job["priority"] for job in jobs)
+    more = (*(("priority",) if ranked else ()), *(("ok", "rows/s", "created") if wide else ()))
+    lines = table(*columns, *more, folded=("corpus", "model"))
     for job in jobs:
         counts = job["counts"]
         rows = finished_rows(counts)
@@ -36,6 +38,7 @@ def show_jobs(jobs: list[dict[str, Any]]) -> None:
             job["model"],
             f"{rows:,}" if rows == job["total"] else f"{rows:,}/{job['total']:,}",
             f"{rows - counts[Outcome.OK]:,}",
+            *((str(job["priority"]),) if ranked else ()),
             *(
                 (
                     f"{counts[Outcome.OK]:,}",
@@ -47,6 +50,10 @@ def show_jobs(jobs: list[dict[str, Any]]) -> None:
             ),
         )
     out.print(lines)
+    for job in jobs:
+        standing = state_note(job["id"], job["state"], job["state_reason"])
+        if standing is not None and job["state"] not in ENDED:
+            out.print(standing, soft_wrap=True)
 
 
 @app.command(epilog="Example: producer jobs --limit 5")

@@ -25,9 +25,9 @@ from producer.cli.corpus import (
     open_corpus,
     read_prompt,
     selection,
-    settings_with,
     unescaped,
 )
+from producer.cli.options import settings_with
 from producer.cli.output import JsonFlag, note, print_json, progress_bar, say
 from producer.preview import Looked, Rendered, look, render
 from producer.readers import ReadOptions

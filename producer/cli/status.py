@@ -7,7 +7,7 @@ import typer
 
 from producer.cli.jobs import show_jobs
 from producer.cli.output import JsonFlag, counted, duration, print_json, say, whole_number
-from producer.standing import ENDED, finished_rows, job_lines, job_standing
+from producer.standing import ENDED, finished_rows, job_lines, job_standing, state_note
 from schemas.database import Connection, connect, queries
 from schemas.errors import UsageError
 from schemas.outcomes import Outcome
@@ -17,6 +17,8 @@ from schemas.settings import Settings, load_settings
 REJECT_PAGE = 1000
 #: Live jobs shown without a job id; `producer jobs` lists more.
 SHOWN_JOBS = 50
+#: What becomes of chunks in this state, for people.
+QUARANTINED = "went wrong too often; each is tried alone at the engine, and halved until the document at fault is found"
 
 app = typer.Typer(add_completion=False)
 
@@ -107,9 +109,13 @@ def _show_forecast(job: dict[str, Any]) -> None:
 def _show(job: dict[str, Any]) -> None:
     ledger = job["ledger"]
     say(f"Job {job['id']}: {job['state']}")
+    if standing := state_note(job["id"], job["state"], job["state_reason"]):
+        say(f"  {standing}")
     say(f"  corpus      {job['corpus']} ({counted(job['document_count'], 'document')}; {job['uri']})")
     say(f"  label spec  {job['label_spec']}_v{job['version']} (view labels.{job['label_spec']}_v{job['version']})")
     say(f"  model       {job['model']}")
+    if job["priority"]:
+        say(f"  priority    {job['priority']}")
     say(f"  submitted   {job['created_at']:%Y-%m-%d %H:%M} by {job['submitted_by']}")
     speed = "" if job["rows_per_s"] is None else f", {job['rows_per_s']:,.1f} documents/s"
     say(f"  running     {'not yet' if job['running_s'] is None else duration(job['running_s'])}{speed}")
@@ -120,7 +126,11 @@ def _show(job: dict[str, Any]) -> None:
         say("  Rows are missing from finished chunks or lie outside of the job's chunks: this must never happen.")
     for row in job["reasons"]:
         say(f"  {row['outcome']}: {row['rows']:,} {row['reason_code']}")
+    if job["retried"]:
+        say(f"Tried again: {counted(job['retried'], 'row')}; what they were is in gleaner.label_history")
     say("Chunks: " + ", ".join(f"{count:,} {state}" for state, count in job["chunks"].items()))
+    if job["chunks"].get("quarantined"):
+        say(f"  quarantined: {QUARANTINED}")
     for chunk in job["chunk_errors"]:
         say(f"  chunk {chunk['chunk_no']} ({chunk['state']}, attempt {chunk['attempt']}): {chunk['last_error']}")
     for warning in job["warnings"]:

@@ -10,8 +10,10 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from producer.cli.output import JsonFlag, duration, note, print_json, say, whole_number
+from producer.cli.options import JobArgument
+from producer.cli.output import JsonFlag, duration, note, print_json, say
 from producer.serving import unserved
+from producer.standing import state_note
 from producer.watching import STALL_S, Reading, Watcher
 from schemas.database import connect
 from schemas.errors import GleanerError
@@ -37,7 +39,7 @@ class _Display(AbstractContextManager["_Display"], Protocol):
 
 @app.command(epilog="Example: producer watch 1")
 def watch(
-    job: Annotated[int, typer.Argument(parser=whole_number, metavar="JOB", help="Job id.", show_default=False)],
+    job: JobArgument,
     timeout: Annotated[
         float | None, typer.Option(min=0, help="Seconds to watch at most; exit 1 if the job has not ended then.")
     ] = None,
@@ -48,13 +50,17 @@ def watch(
     With --json one object a line, whenever something has changed.
     """
     began = time.monotonic()
-    stalled = False
+    stalled, told = False, None
     settings = load_settings()
     with _display(job, as_json) as display:
         for reading in Watcher(settings, job, display.tell).readings():
             elapsed = time.monotonic() - began
             # Of a job that has ended its own time counts, however long it was watched.
             display.show(reading, reading.running_s if reading.ended and reading.running_s is not None else elapsed)
+            standing = None if reading.ended else state_note(job, reading.state, reading.state_reason)
+            if standing is not None and standing != told:
+                display.tell(standing)
+            told = standing
             if timeout is not None and elapsed >= timeout and not reading.ended:
                 raise GleanerError(f"job {job} has not ended in {timeout:g} s: {_counts(reading)}. It goes on.")
             if reading.stalled and not stalled:

@@ -1,17 +1,81 @@
--- name: claim_chunk(owner, lease_s, job_id, chunk_no, model)^
--- Take the lease of a chunk that nobody else holds, of a job of this worker's model. The new attempt is the
--- fencing token of everything that is written for the chunk from now on. No row: not ours to work on.
--- A lease of our own is one that we could not give back, or that a process of our name left when it died.
+-- name: quarantined_waits(model, chunk_attempts)$
+-- Whether a quarantined chunk waits for a worker that has nothing else at its engine.
+SELECT EXISTS (
+    SELECT FROM gleaner.jobs AS job JOIN gleaner.chunks AS chunk ON chunk.job_id = job.id
+    WHERE job.model = :model AND job.state IN ('queued', 'running')
+      AND chunk.state = 'quarantined' AND chunk.failures <= :chunk_attempts
+);
+
+-- name: claim_named(owner, lease_s, job_id, chunk_no, model, chunk_attempts)^
+-- Take the lease of the chunk that a message names, if it is to be had and no job of a higher priority waits. The new
+-- attempt is the fencing token of everything that is written for the chunk from now on.
+-- A lease that ran out is a failure of the chunk's.
+UPDATE gleaner.chunks AS chunk
+SET state = 'running', attempt = attempt + 1, lease_owner = :owner,
+    lease_until = now() + make_interval(secs => :lease_s),
+    failures = failures + (chunk.state = 'running')::integer,
+    last_error = CASE WHEN chunk.state = 'running'
+        THEN 'the lease of ' || chunk.lease_owner || ' ran out' ELSE chunk.last_error END
+FROM gleaner.jobs AS job
+WHERE chunk.job_id = :job_id AND chunk.chunk_no = :chunk_no
+  AND (chunk.state = 'queued'
+      OR chunk.state = 'running' AND chunk.lease_until < now() AND chunk.failures + 1 < :chunk_attempts)
+  AND job.id = chunk.job_id AND job.state IN ('queued', 'running') AND job.model = :model
+  AND NOT EXISTS (
+      SELECT FROM gleaner.jobs AS other JOIN gleaner.chunks AS waiting ON waiting.job_id = other.id
+      WHERE other.model = :model AND other.state IN ('queued', 'running') AND other.priority > job.priority
+        AND waiting.state = 'queued'
+  )
+RETURNING chunk.job_id, chunk.chunk_no, chunk.attempt, chunk.first_ordinal, chunk.last_ordinal, chunk.size,
+    job.corpus_id, job.label_spec_id;
+
+-- name: claim_waiting(owner, lease_s, model, chunk_attempts, by_age)^
+-- Take the lease of the first chunk that waits: of the job with the highest priority, or of the oldest job.
+-- Jobs are looked at in order, and only until one has a chunk.
+WITH first AS MATERIALIZED (
+    SELECT waiting.job_id, waiting.chunk_no, job.corpus_id, job.label_spec_id
+    FROM (
+        SELECT id, corpus_id, label_spec_id FROM gleaner.jobs
+        WHERE model = :model AND state IN ('queued', 'running')
+        ORDER BY CASE WHEN :by_age THEN 0 ELSE priority END DESC, id
+    ) AS job
+    CROSS JOIN LATERAL (
+        SELECT chunk.job_id, chunk.chunk_no FROM gleaner.chunks AS chunk
+        WHERE chunk.job_id = job.id AND (chunk.state = 'queued'
+            OR chunk.state = 'running' AND chunk.lease_until < now() AND chunk.failures + 1 < :chunk_attempts)
+        ORDER BY chunk.chunk_no LIMIT 1 FOR UPDATE SKIP LOCKED
+    ) AS waiting
+    LIMIT 1
+)
+UPDATE gleaner.chunks AS chunk
+SET state = 'running', attempt = attempt + 1, lease_owner = :owner,
+    lease_until = now() + make_interval(secs => :lease_s),
+    failures = failures + (chunk.state = 'running')::integer,
+    last_error = CASE WHEN chunk.state = 'running'
+        THEN 'the lease of ' || chunk.lease_owner || ' ran out' ELSE chunk.last_error END
+FROM first
+WHERE chunk.job_id = first.job_id AND chunk.chunk_no = first.chunk_no
+RETURNING chunk.job_id, chunk.chunk_no, chunk.attempt, chunk.first_ordinal, chunk.last_ordinal, chunk.size,
+    first.corpus_id, first.label_spec_id;
+
+-- name: claim_quarantined(owner, lease_s, model, chunk_attempts)^
+-- Take the lease of a quarantined chunk. Only for a worker that has nothing else at its engine and lets nothing in:
+-- what goes wrong now is this chunk's fault.
+WITH first AS MATERIALIZED (
+    SELECT chunk.job_id, chunk.chunk_no, job.corpus_id, job.label_spec_id
+    FROM gleaner.jobs AS job JOIN gleaner.chunks AS chunk ON chunk.job_id = job.id
+    WHERE job.model = :model AND job.state IN ('queued', 'running')
+      AND chunk.state = 'quarantined' AND chunk.failures <= :chunk_attempts
+    ORDER BY job.priority DESC, chunk.job_id, chunk.chunk_no
+    LIMIT 1 FOR UPDATE OF chunk SKIP LOCKED
+)
 UPDATE gleaner.chunks AS chunk
 SET state = 'running', attempt = attempt + 1, lease_owner = :owner,
     lease_until = now() + make_interval(secs => :lease_s)
-FROM gleaner.jobs AS job
-WHERE chunk.job_id = :job_id AND chunk.chunk_no = :chunk_no
-  AND chunk.state IN ('queued', 'running')
-  AND (chunk.lease_until IS NULL OR chunk.lease_until < now() OR chunk.lease_owner = :owner)
-  AND job.id = chunk.job_id AND job.state IN ('queued', 'running') AND job.model = :model
+FROM first
+WHERE chunk.job_id = first.job_id AND chunk.chunk_no = first.chunk_no
 RETURNING chunk.job_id, chunk.chunk_no, chunk.attempt, chunk.first_ordinal, chunk.last_ordinal, chunk.size,
-    job.corpus_id, job.label_spec_id;
+    first.corpus_id, first.label_spec_id;
 
 -- name: chunk_standing(job_id, chunk_no)^
 -- Why a chunk could not be claimed.
@@ -22,12 +86,12 @@ WHERE chunk.job_id = :job_id AND chunk.chunk_no = :chunk_no;
 
 -- name: start_job(job_id)!
 -- The first claim of a job starts it.
-UPDATE gleaner.jobs SET state = 'running', started_at = now()
+UPDATE gleaner.jobs SET state = 'running', started_at = coalesce(started_at, now())
 WHERE id = :job_id AND state = 'queued';
 
 -- name: renew_leases(lease_s, held)
 -- Push out the leases that this worker holds; those it no longer holds are missing from the answer.
--- Locked in order of the key, as publishing locks them: two statements over several chunks never wait for each other.
+-- Locked in order of the key, as every statement over several chunks locks them: none waits for each other.
 WITH ours AS (
     SELECT chunk.job_id, chunk.chunk_no
     FROM gleaner.chunks AS chunk
@@ -43,12 +107,46 @@ FROM ours
 WHERE chunk.job_id = ours.job_id AND chunk.chunk_no = ours.chunk_no
 RETURNING chunk.job_id, chunk.chunk_no, chunk.attempt;
 
--- name: release_chunk(job_id, chunk_no, attempt, error, failed)^
--- Give a chunk back unfinished: anyone may claim it at once. `failed` counts what went wrong with the chunk itself.
+-- name: jobs_to_leave(job_ids)
+-- Which of these jobs are being cancelled: their chunks are to be given back at once.
+SELECT id FROM gleaner.jobs WHERE id = ANY(:job_ids) AND state IN ('cancelling', 'cancelled');
+
+-- name: release_chunk(job_id, chunk_no, attempt, error, failed, chunk_attempts)^
+-- Give a chunk back unfinished: anyone may claim it at once. `failed` counts what went wrong with the chunk itself, or
+-- with the engine while the chunk was there; after too much of it the chunk is quarantined.
 UPDATE gleaner.chunks
-SET state = 'queued', lease_owner = NULL, lease_until = NULL, last_error = :error, failures = failures + :failed
+SET state = CASE WHEN failures + :failed >= :chunk_attempts THEN 'quarantined' ELSE 'queued' END,
+    lease_owner = NULL, lease_until = NULL, last_error = :error, failures = failures + :failed
 WHERE job_id = :job_id AND chunk_no = :chunk_no AND attempt = :attempt AND state = 'running'
 RETURNING failures;
+
+-- name: release_left(worker, owner, chunk_attempts)
+-- Free what a process of this worker's name left when it died: its successor need not wait for the leases to run out.
+WITH ours AS (
+    SELECT job_id, chunk_no FROM gleaner.chunks
+    WHERE state = 'running' AND split_part(lease_owner, '/', 1) = :worker AND lease_owner <> :owner
+    ORDER BY job_id, chunk_no FOR UPDATE
+)
+UPDATE gleaner.chunks AS chunk
+SET state = CASE WHEN chunk.failures + 1 >= :chunk_attempts THEN 'quarantined' ELSE 'queued' END,
+    failures = chunk.failures + 1, last_error = chunk.lease_owner || ' ended without a word',
+    lease_owner = NULL, lease_until = NULL
+FROM ours
+WHERE chunk.job_id = ours.job_id AND chunk.chunk_no = ours.chunk_no
+RETURNING chunk.job_id, chunk.chunk_no, chunk.state, chunk.failures;
+
+-- name: release_owned(owner, error, chunk_attempts)!
+-- Give back all chunks of a process that leaves at once: no failure of theirs.
+WITH ours AS (
+    SELECT job_id, chunk_no FROM gleaner.chunks
+    WHERE state = 'running' AND lease_owner = :owner
+    ORDER BY job_id, chunk_no FOR UPDATE
+)
+UPDATE gleaner.chunks AS chunk
+SET state = CASE WHEN chunk.failures >= :chunk_attempts THEN 'quarantined' ELSE 'queued' END,
+    last_error = :error, lease_owner = NULL, lease_until = NULL
+FROM ours
+WHERE chunk.job_id = ours.job_id AND chunk.chunk_no = ours.chunk_no;
 
 -- name: finish_chunk(job_id, chunk_no, attempt)^
 -- Mark a chunk done under its fencing token, if every document of it has its row. May be repeated: when the answer to
@@ -72,15 +170,24 @@ WITH fence AS (
 SELECT EXISTS (SELECT FROM fence) AS held,
     EXISTS (SELECT FROM done) OR EXISTS (SELECT FROM fence WHERE state = 'done') AS finished;
 
--- name: finish_job(job_id)!
--- Close a job whose chunks are all done and freeze its counts. Runs in a transaction of its own, after the one
--- that finished a chunk: of two workers that finish the last two chunks at once, the later one sees both done.
+-- name: finish_job(job_id)$
+-- Close a job without an open chunk and freeze its counts; its new state, if this closed it. Runs in a transaction of
+-- its own, after the one that finished a chunk: of two workers that finish the last two chunks at once, the later one
+-- sees both done.
 UPDATE gleaner.jobs AS job
-SET state = 'done', finished_at = now(),
+SET state = CASE WHEN EXISTS (
+        SELECT FROM gleaner.chunks AS chunk WHERE chunk.job_id = job.id AND chunk.state = 'cancelled'
+    ) THEN 'cancelled' ELSE 'done' END,
+    state_reason = NULL,
+    finished_at = now(),
     final_counts = (
         SELECT jsonb_build_object('ok', ledger.ok, 'truncated', ledger.truncated, 'invalid', ledger.invalid,
             'rejected', ledger.rejected, 'failed', ledger.failed, 'cancelled', ledger.cancelled)
         FROM gleaner.ledger AS ledger WHERE ledger.job_id = job.id
     )
-WHERE job.id = :job_id AND job.state IN ('queued', 'running')
-  AND NOT EXISTS (SELECT FROM gleaner.chunks AS chunk WHERE chunk.job_id = job.id AND chunk.state <> 'done');
+WHERE job.id = :job_id AND job.state IN ('queued', 'running', 'paused', 'cancelling')
+  AND NOT EXISTS (
+      SELECT FROM gleaner.chunks AS chunk
+      WHERE chunk.job_id = job.id AND chunk.state IN ('queued', 'running', 'quarantined')
+  )
+RETURNING job.state;

@@ -30,10 +30,10 @@ FROM gleaner.label_specs AS spec ORDER BY spec.name, spec.version;
 SELECT name, version, digest, json_schema, system_prompt, template FROM gleaner.label_specs
 WHERE name = :name AND (:version::integer IS NULL OR version = :version) ORDER BY version DESC LIMIT 1;
 
--- name: insert_job(corpus_id, label_spec_id, model, submitted_by)$
+-- name: insert_job(corpus_id, label_spec_id, model, priority, submitted_by)$
 -- Create the one job of this corpus, label spec and model. No row: it exists.
 INSERT INTO gleaner.jobs (corpus_id, label_spec_id, model, state, priority, total, submitted_by)
-SELECT id, :label_spec_id, :model, 'queued', 0, document_count, :submitted_by
+SELECT id, :label_spec_id, :model, 'queued', :priority, document_count, :submitted_by
 FROM gleaner.corpora WHERE id = :corpus_id
 ON CONFLICT (corpus_id, label_spec_id, model) DO NOTHING
 RETURNING id;
@@ -53,31 +53,9 @@ FROM (
 ) AS counted
 GROUP BY counted.n / :chunk_size;
 
--- name: count_open_chunks(job_id)$
--- Chunks that open_chunks would list.
-SELECT count(*) FROM gleaner.chunks
-WHERE job_id = :job_id AND state IN ('queued', 'running') AND (lease_until IS NULL OR lease_until < now());
-
--- name: open_chunks(job_id, after, batch)
--- Chunks of a job that are neither finished nor leased, after a chunk number, in order.
-SELECT chunk_no, first_ordinal, last_ordinal FROM gleaner.chunks
-WHERE job_id = :job_id AND chunk_no > :after
-  AND state IN ('queued', 'running') AND (lease_until IS NULL OR lease_until < now())
-ORDER BY chunk_no LIMIT :batch;
-
--- name: mark_published(job_id, chunk_nos)!
--- Note that the broker has a message for each of these chunks.
--- What went wrong before counts no more. Locked in order of the key, as the renewing of leases locks them.
-WITH these AS (
-    SELECT chunk_no FROM gleaner.chunks WHERE job_id = :job_id AND chunk_no = ANY(:chunk_nos)
-    ORDER BY chunk_no FOR UPDATE
-)
-UPDATE gleaner.chunks AS chunk SET published_at = now(), failures = 0
-FROM these WHERE chunk.job_id = :job_id AND chunk.chunk_no = these.chunk_no;
-
 -- name: job_by_id(job_id)^
 -- A job with its corpus and label spec in words, and how long it has been running.
-SELECT job.id, job.state, job.model, job.total, job.priority, job.submitted_by, job.final_counts,
+SELECT job.id, job.state, job.state_reason, job.model, job.total, job.priority, job.submitted_by, job.final_counts,
     job.created_at, job.started_at, job.finished_at,
     extract(epoch FROM coalesce(job.finished_at, now()) - job.started_at)::double precision AS running_s,
     job.corpus_id, corpus.name AS corpus, corpus.uri, corpus.document_count, corpus.rejected_count,
@@ -89,7 +67,8 @@ WHERE job.id = :job_id;
 
 -- name: list_jobs(live_only, batch)
 -- Jobs, newest first; only those that are not finished if so asked.
-SELECT job.id, job.state, job.model, job.total, job.final_counts, job.created_at, job.started_at, job.finished_at,
+SELECT job.id, job.state, job.state_reason, job.model, job.total, job.priority, job.final_counts,
+    job.created_at, job.started_at, job.finished_at,
     extract(epoch FROM coalesce(job.finished_at, now()) - job.started_at)::double precision AS running_s,
     corpus.name AS corpus, spec.name AS label_spec, spec.version
 FROM gleaner.jobs AS job
@@ -106,10 +85,14 @@ FROM gleaner.ledger WHERE job_id = :job_id;
 -- name: job_progress(job_id)^
 -- What a watcher needs: the state of a job and its ledger, read at one moment.
 SELECT job.state, ledger.total, ledger.pending, ledger.ok, ledger.truncated, ledger.invalid, ledger.rejected,
-    ledger.failed, ledger.cancelled, ledger.balanced, job.model,
+    ledger.failed, ledger.cancelled, ledger.balanced, job.model, job.state_reason,
     extract(epoch FROM coalesce(job.finished_at, now()) - job.started_at)::double precision AS running_s
 FROM gleaner.jobs AS job JOIN gleaner.progress AS ledger ON ledger.job_id = job.id
 WHERE job.id = :job_id;
+
+-- name: count_history(job_id)$
+-- Rows of a job that were taken out to be tried again.
+SELECT count(*) FROM gleaner.label_history WHERE job_id = :job_id;
 
 -- name: chunks_by_state(job_id)
 -- Chunks of a job by state; leased are those that a worker holds now.

@@ -16,7 +16,7 @@ SELECT outcome, reason_code, sum(rows)::bigint AS rows FROM (
     FROM gleaner.chunks AS chunk CROSS JOIN LATERAL (
         SELECT label.outcome, label.reason_code, count(*) AS rows FROM gleaner.labels AS label
         WHERE label.job_id = chunk.job_id AND label.ordinal BETWEEN chunk.first_ordinal AND chunk.last_ordinal
-          AND label.outcome <> 'ok'
+          AND label.chunk_no = chunk.chunk_no AND label.outcome <> 'ok'
         GROUP BY label.outcome, label.reason_code
     ) AS open
     WHERE chunk.job_id = :job_id AND chunk.counts IS NULL

@@ -85,8 +85,13 @@ def fetch(url: str, user: str = "", password: str = "") -> tuple[int, Any]:
 def test_up_shows_chunks_in_flower_and_down_leaves_nothing(
     local: Local, variables: dict[str, str], tmp_path: Path
 ) -> None:
+    variables["GLEANER_RECONCILE_S"] = "0.5"
     up = local("up", "--engine", "stub")
     assert up.returncode == 0, up.stdout + up.stderr
+    parts = json.loads(local("status", "--json").stdout)
+    assert {name for name, part in parts.items() if part["running"]} == {
+        "Postgres", "Valkey", "worker", "reconciler", "flower",
+    }  # fmt: skip
     settings = {name: value or "" for name, value in dotenv_values(tmp_path / "state" / "local.env").items()}
     flower = f"http://127.0.0.1:{settings['GLEANER_FLOWER_PORT']}"
     user, password = settings["GLEANER_FLOWER_USER"], settings["GLEANER_FLOWER_PASSWORD"]
@@ -104,10 +109,14 @@ def test_up_shows_chunks_in_flower_and_down_leaves_nothing(
     job = json.loads(enqueued.stdout)["job_id"]
     shown: list[dict[str, Any]] = []
     deadline = time.monotonic() + 30
-    while len(shown) < 3 and time.monotonic() < deadline:
+    while len(shown) < 4 and time.monotonic() < deadline:
         _, tasks = fetch(f"{flower}/api/tasks", user, password)
         shown = [task for task in (tasks or {}).values() if task["state"] == "SUCCESS"]
         time.sleep(0.2)
+    (row,) = [task for task in shown if task["uuid"] == f"job-{job}"]
+    assert (row["name"], row["result"]) == ("gleaner.job", "done: 40/40 documents, 0 chunks in work")
+    assert row["kwargs"] == f"job {job}: packages_v1 over corpus, stub"
+    shown.remove(row)
     assert sorted(task["kwargs"] for task in shown) == [
         f"job {job}, chunk 0, rows 0-15",
         f"job {job}, chunk 1, rows 16-31",

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from worker_process import eventually
 
 from schemas.database import Connection, Pool, open_pool, queries
 from schemas.outcomes import LeaseLost, Outcome
@@ -57,12 +58,34 @@ def test_a_chunk_is_worked_by_one_worker_at_a_time(pool: Pool, settings: Setting
     assert first.claim(job, 0) is None  # the same message once more, while it is worked on
 
 
-def test_a_process_may_take_again_what_it_could_not_give_back(pool: Pool, settings: Settings, job: int) -> None:
-    keeper = LeaseKeeper(pool, settings, "first")
-    keeper.drop(claim(keeper, job))
-    assert claim(keeper, job).attempt == 2
-    # Another process of the same name is another worker: two may meet while both load their engines.
-    assert LeaseKeeper(pool, settings, "first").claim(job, 0) is None
+def test_what_could_not_be_given_back_is_given_back_later(pool: Pool, settings: Settings, job: int) -> None:
+    keeper = LeaseKeeper(pool, settings.model_copy(update={"lease_s": 3}), "first")
+    lease = claim(keeper, job)
+    with pool.connection() as connection:
+        connection.execute("ALTER TABLE gleaner.chunks RENAME TO taken_away")
+        assert keeper.release(lease, "Postgres is away", failed=1) == 1
+        keeper.drop(lease)
+        connection.execute("ALTER TABLE gleaner.taken_away RENAME TO chunks")
+    keeper.start()
+    try:
+        other = LeaseKeeper(pool, settings, "second")
+        assert eventually(lambda: other.claim(job, 0), "the chunk is free").attempt == 2
+    finally:
+        keeper.stop()
+
+
+def test_what_a_dead_process_left_is_free_for_its_successor(
+    pool: Pool, settings: Settings, job: int, database: Connection
+) -> None:
+    claim(LeaseKeeper(pool, settings, "gpu0@here"), job)
+    bystander, successor = LeaseKeeper(pool, settings, "gpu1@here"), LeaseKeeper(pool, settings, "gpu0@here")
+    bystander.start()
+    bystander.stop()
+    assert successor.claim(job, 0) is None
+    successor.start()
+    successor.stop()
+    assert claim(successor, job).attempt == 2
+    assert database.execute("SELECT failures, last_error FROM gleaner.chunks").fetchone()["failures"] == 1
 
 
 def test_finishing_may_be_repeated_when_its_answer_was_lost(

@@ -92,7 +92,7 @@ def test_enqueue_reports_and_the_same_again_changes_nothing(
         "line 6: invalid_json: Expecting value at character 1",
         "Label spec kinds_v1: 2 fields",
         "$.words: no maxLength",
-        "Job 1 continued: 3 chunks, 3 published",
+        "Job 1 continued: 3 chunks, 0 published",  # the messages are there
         "producer watch 1",
     ):
         assert words in again.stdout
@@ -348,6 +348,7 @@ def test_a_job_fits_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("producer.cli.jobs.console", lambda: out)
     counts = {"pending": 5_000, **dict.fromkeys(Outcome, 1_000)}
     job = {"id": 12, "state": "running", "corpus": "tickets", "label_spec": "tickets", "version": 2, "total": 11_000}
+    job |= {"state_reason": None, "priority": 0}
     show_jobs([{**job, "model": "smollm2-135m-instruct", "counts": counts, "rows_per_s": 99.5}])
     assert out.export_text().splitlines()[1:] == [
         "12   running  tickets  tickets_v2  smollm2-135m-instruct  6,000/11,000  5,000 "

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 from celery import Celery
 from pydantic import SecretStr
 
@@ -13,13 +14,13 @@ from ops.services import Valkey
 from producer.jobs import FrozenSpec, Job, create_job, freeze_label_spec
 from producer.loader import Corpus, load_corpus
 from producer.progress import silent
-from producer.publish import publish_open_chunks
+from producer.publish import publish_waiting
 from producer.readers import open_reader
 from producer.records import FieldMapping
 from schemas.database import Connection, connect, queries
 from schemas.errors import BrokerUnavailable
 from schemas.label_spec import LabelSpec, load_label_spec
-from schemas.queue import PUBLISH_BATCH, create_app
+from schemas.queue import PUBLISH_BATCH, create_app, queue_name, queued_messages
 from schemas.settings import Settings
 
 
@@ -125,13 +126,13 @@ def test_messages_name_chunks_and_hold_no_text(
     database: Connection, settings: Settings, app: Celery, corpus: Corpus, spec: FrozenSpec, published: Callable
 ) -> None:
     job = create_job(database, corpus, spec, settings.model, 7)
-    assert publish_open_chunks(database, app, settings, job.id, settings.model, silent) == 3
+    assert publish_waiting(database, app, settings, settings.model, silent) == 3
     assert messages_of(published) == [0, 1, 2]
     assert published()[-1]["headers"]["kwargsrepr"] == f"job {job.id}, chunk 0, rows 1-7"
     assert all(chunk["published_at"] for chunk in chunks_of(database, job))
 
 
-def test_what_is_neither_finished_nor_leased_is_published_again(
+def test_only_what_waits_without_a_message_is_published(
     database: Connection, settings: Settings, app: Celery, corpus: Corpus, spec: FrozenSpec, published: Callable
 ) -> None:
     job = create_job(database, corpus, spec, settings.model, 4)
@@ -139,11 +140,20 @@ def test_what_is_neither_finished_nor_leased_is_published_again(
     database.execute(
         "UPDATE gleaner.chunks SET state = 'running', lease_until = now() + interval '1 minute' WHERE chunk_no = 1"
     )
-    database.execute(
-        "UPDATE gleaner.chunks SET state = 'running', lease_until = now() - interval '1 minute' WHERE chunk_no = 2"
-    )
-    assert publish_open_chunks(database, app, settings, job.id, settings.model, silent) == 3
+    database.execute("UPDATE gleaner.chunks SET state = 'quarantined' WHERE chunk_no = 2")
+    assert publish_waiting(database, app, settings, settings.model, silent) == 3
     assert messages_of(published) == [2, 3, 4]
+    assert publish_waiting(database, app, settings, settings.model, silent) == 0
+    with redis.Redis.from_url(settings.broker_url.get_secret_value()) as client:
+        client.rpop(settings.broker_key_prefix + queue_name(settings.model))
+    assert publish_waiting(database, app, settings, settings.model, silent) == 1
+    database.execute("UPDATE gleaner.jobs SET state = 'paused'")
+    with redis.Redis.from_url(settings.broker_url.get_secret_value()) as client:
+        client.delete(settings.broker_key_prefix + queue_name(settings.model))
+    assert publish_waiting(database, app, settings, settings.model, silent) == 0
+    database.execute("UPDATE gleaner.jobs SET state = 'running'")
+    assert publish_waiting(database, app, settings, settings.model, silent) == 3
+    assert job.created
 
 
 def test_a_broker_that_dies_in_mid_publish_loses_nothing(
@@ -156,13 +166,13 @@ def test_a_broker_that_dies_in_mid_publish_loses_nothing(
         mine = settings.model_copy(update={"broker_url": SecretStr(mortal.url), "broker_connect_timeout_s": 1.0})
         with create_app(mine) as app:
             with pytest.raises(BrokerUnavailable) as caught:
-                publish_open_chunks(database, app, mine, job.id, mine.model, lambda *_: mortal.kill())
-            assert f"Job {job.id} is loaded and {PUBLISH_BATCH} of {documents} chunks are published" in str(
-                caught.value
-            )
-            assert "run the same command again" in str(caught.value)
+                publish_waiting(database, app, mine, mine.model, lambda *_: mortal.kill())
+            assert f"{PUBLISH_BATCH} chunks were published, nothing is lost" in str(caught.value)
+            assert "the same command again" in str(caught.value)
         marked = sum(chunk["published_at"] is not None for chunk in chunks_of(database, job))
         assert marked == PUBLISH_BATCH
         mortal.start()
         with create_app(mine) as app:
-            assert publish_open_chunks(database, app, mine, job.id, mine.model, silent) == documents
+            there = queued_messages(app, mine.model)
+            assert publish_waiting(database, app, mine, mine.model, silent) == documents - there
+            assert queued_messages(app, mine.model) == documents

@@ -9,7 +9,8 @@ import pytest
 from worker_process import EnqueueJob, StartWorker, eventually
 
 from ops.services import Valkey
-from schemas.settings import load_settings
+from schemas.queue import ChunkMessage, create_app, publish
+from schemas.settings import Settings, load_settings
 
 #: Rows a second of a worker that is to be met in mid-chunk.
 SLOW = 20
@@ -57,15 +58,17 @@ def test_connections_to_postgres_that_are_cut(
 
 
 def test_a_chunk_that_postgres_lets_nobody_claim_comes_back_at_a_gentle_pace(
-    start_worker: StartWorker, enqueue_job: EnqueueJob, database: Any
+    start_worker: StartWorker, enqueue_job: EnqueueJob, database: Any, settings: Settings
 ) -> None:
-    job = enqueue_job(4, 4)
+    worker = start_worker()
+    eventually(lambda: " ready." in worker.log(), "the worker consumes")
+    job = enqueue_job(4, 4, "--model", "nobodys")
     database.execute("ALTER TABLE gleaner.chunks RENAME TO taken_away")
-    worker = start_worker(stub_rows_per_s=SLOW)
+    with create_app(settings) as app:
+        publish(app, settings.model, [ChunkMessage(job_id=job.id, chunk_no=0, first_ordinal=0, last_ordinal=3)])
     eventually(lambda: "given back: no claim" in worker.log(), "the worker is refused")
     refused_at = time.monotonic()
     eventually(lambda: time.monotonic() > refused_at + 1, "a second in which an eager worker would ask a hundred times")
     assert worker.log().count("given back: no claim") == 1
     database.execute("ALTER TABLE gleaner.taken_away RENAME TO chunks")
-    eventually(job.done, "the job is done")
-    job.require_whole()
+    eventually(lambda: "is not to be claimed" in worker.log(), "the message is looked at again")

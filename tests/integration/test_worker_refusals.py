@@ -12,6 +12,7 @@ import pytest
 import redis
 from worker_process import WAIT_S, EnqueueJob, StartWorker, eventually
 
+from schemas.database import Connection, queries
 from schemas.queue import ChunkMessage, create_app, publish, queue_name
 from schemas.settings import Settings
 
@@ -108,8 +109,8 @@ def test_another_models_job_is_never_labelled(
         assert client.llen(settings.broker_key_prefix + queue_name("other-model")) == 0
 
 
-def test_a_failed_canary_gives_the_chunk_back_and_stops_no_other_job(
-    start_worker: StartWorker, enqueue_job: EnqueueJob, tmp_path: Path
+def test_a_failed_canary_pauses_its_job_and_stops_no_other(
+    start_worker: StartWorker, enqueue_job: EnqueueJob, tmp_path: Path, database: Connection
 ) -> None:
     # The stub looks at `minimum` alone, so this is a label schema that it does not keep to.
     number = {"type": "integer", "minimum": 5, "exclusiveMinimum": 7, "maximum": 9}
@@ -117,15 +118,16 @@ def test_a_failed_canary_gives_the_chunk_back_and_stops_no_other_job(
     schema.write_text(json.dumps({"type": "object", "properties": {"n": number}, "required": ["n"]}))
     bad = enqueue_job(8, 4, schema=schema)
     good = enqueue_job(8, 4)
-    worker = start_worker(chunk_attempts=1)
+    worker = start_worker()
     eventually(good.done, "the end of the other job")
-    eventually(lambda: all(chunk["last_error"] for chunk in bad.chunks()), "what is wrong, on the chunks")
+    eventually(lambda: bad.state() == "paused", "the pause")
     assert worker.terminate() == 0
     good.require_whole()
     bad.require_given_back()
     assert bad.rows() == 0
-    for chunk in bad.chunks():
-        assert chunk["last_error"].startswith("the engine does not keep to the label schema strict: $.n: 5 ")
+    reason = queries.job_control(database, job_id=bad.id)["state_reason"]
+    assert reason.startswith("refused by w1@")
+    assert ": the engine does not keep to the label schema strict: $.n: 5 " in reason
 
 
 def test_check_says_what_a_submitter_needs_without_any_service(clean_environment: None) -> None:

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from worker import memory
+from worker import family, memory
 from worker.memory import memory_is_readable, resident_bytes
 
 MIB = 1024**2
@@ -43,6 +43,7 @@ def test_a_name_with_brackets_and_spaces_is_no_trap(tmp_path, monkeypatch) -> No
     (tmp_path / "meminfo").write_bytes(b"")
     (tmp_path / "10").mkdir()  # ended between the listing and the look
     monkeypatch.setattr(memory, "PROC", tmp_path)
+    monkeypatch.setattr(family, "PROC", tmp_path)
     assert resident_bytes() == 17 * os.sysconf("SC_PAGE_SIZE")
 
 

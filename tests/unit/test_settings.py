@@ -4,7 +4,8 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from schemas.settings import ENV_PREFIX, Settings, SettingsError, load_settings
+from schemas.env_files import ENV_PREFIX, SettingsError
+from schemas.settings import Settings, load_settings
 
 
 @pytest.fixture(autouse=True)

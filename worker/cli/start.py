@@ -4,7 +4,6 @@ import logging
 from typing import Annotated
 
 import typer
-from celery.platforms import EX_FAILURE
 
 from schemas.database import connect, require_migrated
 from schemas.errors import UsageError
@@ -12,6 +11,7 @@ from schemas.queue import create_app, queue_name, require_broker
 from schemas.settings import Settings
 from worker.cli.options import ProfileOption, settings_with
 from worker.engine.profiles import sequences_a_step
+from worker.family import kill_descendants
 from worker.identity import default_name, node_name, require_only_one, set_compile_cache
 
 #: The one pool whose threads can share an engine. prefork would fork it, solo blocks the consumer while a chunk runs,
@@ -42,8 +42,15 @@ def start(
 ) -> None:
     """Start the engine, then label chunks of this model's queue until SIGTERM (or Ctrl-C).
 
-    At SIGTERM finished rows are written and unfinished chunks go back to the queue. Exit codes: 0 stopped, 1 a service
-    or the engine could not be had, 2 wrong use, 70 the engine died, 75 the memory limit was met: start it again.
+    At SIGTERM finished rows are written and unfinished chunks go back to the queue, within GLEANER_SHUTDOWN_S. A
+    second one, or SIGQUIT, ends the worker and its engine at once; rows not written by then are made again.
+
+    http://127.0.0.1:9790/health tells how it is (200, or 503 when it is stuck), /ready whether it takes chunks. The log
+    says the port where 9790 is taken; GLEANER_HEALTH_HOST and GLEANER_HEALTH_PORT set the address.
+
+    Exit codes: 0 stopped, 1 a service, the engine or the port could not be had, or stopping took too long, 2 wrong use,
+    143 or 130 a second SIGTERM or Ctrl-C. Start it again at 70, when the engine died or hung (GLEANER_STALL_S), and at
+    75, when the memory limit was met or the broker's messages no longer came.
     """
     if pool != POOL:
         raise UsageError(f"the pool {pool!r} can't share one resident engine between chunks: use --pool {POOL}")
@@ -89,6 +96,6 @@ def _work(settings: Settings, node: str, slots: int, log_level: str) -> int:
         quiet=True,
     )
     worker.start()
-    code = int(worker.exitcode or 0)
-    # Celery takes Ctrl-C for a failure.
-    return 0 if code == EX_FAILURE and runtime.told_to_stop else code
+    # What an engine left that did not close in order, or was still loading.
+    kill_descendants()
+    return int(worker.exitcode or 0)

@@ -1,7 +1,9 @@
 """An engine that answers from the schema alone: for tests, and for measuring everything that is not the model."""
 
 import json
+import os
 import queue
+import signal
 import threading
 import time
 from collections.abc import Sequence
@@ -18,6 +20,8 @@ from worker.engine.base import EngineInfo, Generation, Prompt, Request
 CHARS_PER_TOKEN = 4
 #: Context length when no setting says one: that of a common small model.
 DEFAULT_MAX_MODEL_LEN = 8192
+#: The content of a prompt that takes the engine down.
+_POISONED = (0,)
 #: Valid values by format; other strings are plain.
 _BY_FORMAT = {
     "date": "2000-01-01",
@@ -34,7 +38,7 @@ _BY_FORMAT = {
 
 
 class StubEngine:
-    """See :class:`worker.engine.base.Engine`. Its prompts have a size and no content."""
+    """See :class:`worker.engine.base.Engine`. Its prompts have a size and, but for poison, no content."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -62,7 +66,14 @@ class StubEngine:
         )
 
     def encode(self, system_prompt: str, user_texts: Sequence[str]) -> list[Prompt]:
-        return [Prompt((len(system_prompt) + len(text)) // CHARS_PER_TOKEN + 1) for text in user_texts]
+        poison = self._settings.stub_poison
+        return [
+            Prompt(
+                (len(system_prompt) + len(text)) // CHARS_PER_TOKEN + 1,
+                tokens=_POISONED if poison is not None and poison in text else (),
+            )
+            for text in user_texts
+        ]
 
     def offsets(self, text: str) -> list[int]:
         return list(range(0, len(text), CHARS_PER_TOKEN))
@@ -83,6 +94,9 @@ class StubEngine:
                 continue
             if pause:
                 time.sleep(pause)
+            if request.prompt.tokens == _POISONED:
+                self._die(future)
+                continue
             text = "stub" if request.schema_text is None else _label_text(request.schema_text)
             future.set_result(
                 Generation(
@@ -96,6 +110,14 @@ class StubEngine:
             self._served += 1
             if self._served == self._settings.stub_dies_after_rows:
                 self._lost.set()
+            if self._served == self._settings.stub_hangs_after_rows:
+                return
+
+    def _die(self, future: Future[Generation]) -> None:
+        if self._settings.stub_poison_kills == "process":
+            os.kill(os.getpid(), signal.SIGKILL)
+        self._lost.set()
+        future.set_exception(EngineLost("the stub engine is gone"))
 
     @property
     def lost(self) -> bool:

@@ -1,0 +1,43 @@
+"""Arguments and options that several commands take."""
+
+from typing import Annotated, Any
+
+import typer
+from pydantic import ValidationError
+
+from producer.cli.output import whole_number
+from schemas.errors import UsageError
+from schemas.settings import Settings, load_settings, problem
+
+#: Priorities lie between minus this and this: room for every order that people can tell apart.
+MAX_PRIORITY = 1000
+
+JobArgument = Annotated[int, typer.Argument(parser=whole_number, metavar="JOB", help="Job id.", show_default=False)]
+ChunkSizeOption = Annotated[
+    int | None,
+    typer.Option(parser=whole_number, metavar="<int>", help="Documents a chunk. Default: GLEANER_CHUNK_SIZE (256)."),
+]
+
+
+def priority_number(value: str | int) -> int:
+    """Parses a priority, with a message for people."""
+    number = whole_number(value)
+    if abs(number) > MAX_PRIORITY:
+        raise typer.BadParameter(f"{number} is not between -{MAX_PRIORITY} and {MAX_PRIORITY}")
+    return number
+
+
+def settings_with(**options: Any) -> Settings:
+    """The settings, with options of the same names winning over them; None stands for an option that was not given.
+
+    :raises UsageError: names the option and what it takes.
+    """
+    given = {name: value for name, value in options.items() if value is not None}
+    settings = load_settings()
+    if not given:
+        return settings
+    try:
+        return Settings(**given)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise UsageError(f"--{str(first['loc'][0]).replace('_', '-')}: {problem(first)}") from None

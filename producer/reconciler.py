@@ -1,0 +1,217 @@
+"""Makes Postgres's view of the work come true: chunks that wait get messages, dead workers' chunks come back, jobs end.
+
+The broker is a courier that may forget everything, and workers may die at any moment without a word. One reconciler at
+a time, by an advisory lock, looks at what is open in Postgres and puts right what is not as it should be.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any
+
+import psycopg
+from celery import Celery
+from kombu.exceptions import KombuError, OperationalError
+from redis.exceptions import RedisError
+
+from producer.cancelling import cancel_open_chunks
+from producer.flower import JobRows
+from producer.publish import try_publish_waiting
+from schemas.database import Connection, connect, queries, require_migrated
+from schemas.errors import BrokerUnavailable, DatabaseUnavailable
+from schemas.queue import queued_messages
+from schemas.settings import Settings
+
+#: Chunks that one statement takes over or looks through: well below a second of work.
+BATCH = 1000
+#: Seconds for which a queue holds messages that nobody takes until it is said, and said again.
+UNATTENDED_S = 60.0
+#: Seconds between two tries to reach Postgres.
+RECONNECT_S = 2.0
+#: What row says of itself that no worker wrote it.
+WRITER = "reconciler"
+
+
+class Decision(StrEnum):
+    """What the reconciler decided about a chunk, a job or a queue."""
+
+    TAKEN_OVER = "taken over"  #: its lease ran out: the chunk waits again
+    QUARANTINED = "quarantined"  #: its lease ran out once too often: the chunk gets an engine for itself
+    HALVED = "halved"  #: it went wrong alone: each half is tried alone
+    POISON = "poison"  #: one document was left of it: that gets the row `failed`
+    PUBLISHED = "published"  #: chunks waited without a message
+    CANCELLED = "cancelled"  #: chunks of a job that is being cancelled were closed
+    ENDED = "ended"  #: the last chunk was done, and the job had not been told
+    UNATTENDED = "unattended"  #: messages wait and nobody takes them
+    UNREACHABLE = "unreachable"  #: Postgres or the broker is away: tried again
+
+
+@dataclass(frozen=True)
+class Act:
+    """A decision with its reason in words, and what it is about."""
+
+    decision: Decision
+    reason: str
+    model: str | None = None
+    job_id: int | None = None
+    chunk_no: int | None = None
+    count: int = 1
+
+    def as_json(self) -> dict[str, Any]:
+        """The fields that hold something, by name."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+    def __str__(self) -> str:
+        about = [
+            f"job {self.job_id}" if self.job_id is not None else None,
+            f"chunk {self.chunk_no}" if self.chunk_no is not None else None,
+            f"model {self.model}" if self.model is not None else None,
+        ]
+        subject = " ".join(part for part in about if part)
+        return f"{subject}{' ' if subject else ''}{self.decision}: {self.reason}"
+
+
+class Reconciler:
+    """Passes over what is open. :meth:`run` until told to stop, or :meth:`one_pass` on a connection with the lock."""
+
+    def __init__(self, settings: Settings, app: Celery, tell: Callable[[Act], None]) -> None:
+        """:param tell: takes each act as it is done."""
+        self._settings = settings
+        self._app = app
+        self._tell = tell
+        self._rows = JobRows(app)
+        #: Since when a model's queue stands still, by the monotonic clock, with how many chunks waiting.
+        self._still: dict[str, tuple[float, int]] = {}
+        #: Before this moment no lease is taken over: after an outage their workers renew them first.
+        self._take_over_from = 0.0
+
+    def run(self, stop: threading.Event, stand_by: Callable[[], None]) -> None:
+        """Pass after pass until ``stop``. While another reconciler is at work, wait for its end.
+
+        :param stand_by: called once when another one is found at work.
+        :raises GleanerError: only at the first connection, which shows wrong settings.
+        """
+        connection = self._connect()
+        standing_by = False
+        while not stop.is_set():
+            try:
+                if connection.closed:
+                    connection = self._connect()
+                    self._take_over_from = time.monotonic() + self._settings.lease_s / 3
+                if queries.try_reconcile_lock(connection):
+                    standing_by = False
+                    self.one_pass(connection)
+                elif not standing_by:
+                    standing_by = True
+                    stand_by()
+                stop.wait(self._settings.reconcile_s)
+            except (psycopg.Error, DatabaseUnavailable) as error:
+                self._tell(Act(Decision.UNREACHABLE, str(error).strip().splitlines()[0]))
+                connection.close()
+                stop.wait(RECONNECT_S)
+        connection.close()
+
+    def _connect(self) -> Connection:
+        connection = connect(self._settings, "producer reconcile")
+        require_migrated(connection)
+        return connection
+
+    def one_pass(self, connection: Connection) -> None:
+        """Put right what is not as it should be. On a connection that has the reconciler's lock.
+
+        :raises psycopg.Error: when Postgres goes away; the next pass goes on from there.
+        """
+        if time.monotonic() >= self._take_over_from:
+            self._take_over(connection)
+        self._judge_quarantined(connection)
+        self._move_jobs_on(connection)
+        try:
+            self._publish(connection)
+            self._rows.show(list(queries.jobs_in_work(connection)))
+        except (BrokerUnavailable, KombuError, OperationalError, RedisError, OSError) as error:
+            words = str(error).strip() or type(error).__name__
+            self._tell(Act(Decision.UNREACHABLE, f"broker: {words.splitlines()[0]}"))
+
+    def _take_over(self, connection: Connection) -> None:
+        attempts = self._settings.chunk_attempts
+        while taken := list(queries.take_over_expired(connection, chunk_attempts=attempts, batch=BATCH)):
+            for chunk in taken:
+                decision = Decision.QUARANTINED if chunk["state"] == "quarantined" else Decision.TAKEN_OVER
+                reason = f"the lease of {chunk['lease_owner']} ran out (failure {chunk['failures']})"
+                self._tell(Act(decision, reason, job_id=chunk["job_id"], chunk_no=chunk["chunk_no"]))
+
+    def _judge_quarantined(self, connection: Connection) -> None:
+        attempts = self._settings.chunk_attempts
+        for chunk in list(queries.condemned_chunks(connection, chunk_attempts=attempts, batch=BATCH)):
+            with connection.transaction():
+                self._tell(self._judge(connection, chunk))
+
+    def _judge(self, connection: Connection, chunk: dict[str, Any]) -> Act:
+        key = {"job_id": chunk["job_id"], "chunk_no": chunk["chunk_no"]}
+        error = chunk["last_error"]
+        ordinals = [row["ordinal"] for row in queries.open_ordinals(connection, **key)]
+        if len(ordinals) > 1:
+            middle = ordinals[len(ordinals) // 2]
+            second = queries.halve_chunk(connection, middle=middle, chunk_attempts=self._settings.chunk_attempts, **key)
+            reason = f"it went wrong alone ({error}): the documents from {middle} on are chunk {second} now"
+            return Act(Decision.HALVED, reason, **key)
+        reason = f"its chunk went wrong {chunk['failures']} times, at last with nothing else at the engine: {error}"
+        for ordinal in ordinals:
+            queries.write_poison(connection, ordinal=ordinal, reason=reason, worker=WRITER, **key)
+        queries.close_chunk(connection, **key)
+        words = f"document {ordinals[0]}: {reason}" if ordinals else "all its documents have rows"
+        return Act(Decision.POISON, words, **key)
+
+    def _move_jobs_on(self, connection: Connection) -> None:
+        for job in list(queries.jobs_to_move(connection)):
+            if job["state"] == "cancelling":
+                count = sum(cancel_open_chunks(connection, job["id"], WRITER))
+                if count:
+                    words = f"{_chunks(count)} closed, because the job is being cancelled"
+                    self._tell(Act(Decision.CANCELLED, words, job_id=job["id"], count=count))
+            state = queries.finish_job(connection, job_id=job["id"])
+            if state:
+                self._tell(Act(Decision.ENDED, f"no chunk of it is open: it is {state}", job_id=job["id"]))
+
+    def _publish(self, connection: Connection) -> None:
+        models = list(queries.waiting_models(connection))
+        for row in models:
+            model = row["model"]
+            published = try_publish_waiting(connection, self._app, self._settings, model) if row["waiting"] else 0
+            if published:
+                words = f"{_chunks(published)} waited without a message"
+                self._tell(Act(Decision.PUBLISHED, words, model=model, count=published))
+            self._watch_queue(model, row["waiting"], row["held"])
+        self._still = {row["model"]: self._still[row["model"]] for row in models if row["model"] in self._still}
+
+    def _watch_queue(self, model: str, waiting: int, held: int) -> None:
+        now = time.monotonic()
+        since, before = self._still.get(model, (now, -1))
+        if held or not waiting or waiting != before:
+            self._still[model] = (now, waiting)
+        elif now - since >= UNATTENDED_S:
+            self._still[model] = (now, waiting)
+            words = (
+                f"{_chunks(waiting)} and {queued_messages(self._app, model):,} messages wait, and nobody has taken one "
+                f"for {now - since:.0f} s: is a worker for this model running?"
+            )
+            self._tell(Act(Decision.UNATTENDED, words, model=model, count=waiting))
+
+
+def _chunks(count: int) -> str:
+    return f"{count:,} chunk" + ("" if count == 1 else "s")
+
+
+def reconcile_once(settings: Settings, app: Celery, tell: Callable[[Act], None]) -> bool:
+    """One pass. False, and nothing done, while another reconciler is at work.
+
+    :raises GleanerError: when Postgres is not to be had.
+    """
+    with connect(settings, "producer reconcile") as connection:
+        require_migrated(connection)
+        if not queries.try_reconcile_lock(connection):
+            return False
+        Reconciler(settings, app, tell).one_pass(connection)
+    return True
