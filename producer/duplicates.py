@@ -9,28 +9,19 @@ from psycopg.rows import dict_row
 
 from schemas.database import Connection
 
-#: Bits that say whether an id may have been there before: 64 MiB, whatever the corpus's size. Of 1,000,000 different
-#: ids about 1,000 are suspected in vain, of 10,000,000 about 90,000.
-_SEEN_BITS = 2**29
-#: Documents that are looked at to confirm one suspect; with more suspects than a share of them, all ids are counted.
-_FULL_SHARE = 0.05
-#: Suspects, and duplicates, dealt with at a time.
-_ROWS = 1000
+#: Ids that are told apart without asking the database, at four bytes each: 64 MiB, whatever the corpus's size. For a
+#: larger corpus the database counts them, as it does wherever an id comes twice.
+_SLOTS = 2**24
+_MOST = 15_000_000
+_SLOT_MASK = _SLOTS - 1
+#: The part of an id's hash that is kept.
+_MARK_MASK = 2**32 - 1
+#: Duplicates fetched, and taken out, at a time.
+_FETCH_ROWS = 1000
 
-_SUSPECTS = "CREATE TEMP TABLE suspects (external_id text) ON COMMIT DROP"
-_SUSPECT = sql.SQL(
-    "INSERT INTO suspects SELECT external_id FROM {table} WHERE corpus_id = {corpus} AND ordinal = ANY(%s)"
-)
-# What Postgres must not do: it has no statistics of a corpus that is being loaded, and takes it for one row.
-_FIND = ("enable_hashjoin", "enable_mergejoin", "enable_seqscan")
-_CONFIRM = sql.SQL(
-    "CREATE TEMP TABLE twins ON COMMIT DROP AS SELECT document.external_id, {kept}(document.ordinal) AS kept"
-    " FROM (SELECT DISTINCT external_id FROM suspects) AS suspect JOIN {table} AS document"
-    " ON document.corpus_id = {corpus} AND document.external_id = suspect.external_id"
-    " GROUP BY document.external_id HAVING count(*) > 1"
-)
-# Or all ids are counted in a hash over the corpus's rows as they lie on the disk.
-_COUNT = ("enable_indexscan", "enable_indexonlyscan", "enable_sort")
+# Ids are counted in a hash over the corpus's rows as they lie on the disk. Postgres has no statistics of a corpus that
+# is being loaded and takes it for one row: left alone it would walk the index of ids, a page of the table for each.
+_NOT_BY = ("enable_indexscan", "enable_indexonlyscan", "enable_sort")
 _TWINS = sql.SQL(
     "CREATE TEMP TABLE twins ON COMMIT DROP AS SELECT external_id, {kept}(ordinal) AS kept FROM {table}"
     " WHERE corpus_id = {corpus} GROUP BY external_id HAVING count(*) > 1"
@@ -54,63 +45,62 @@ class OnDuplicate(StrEnum):
 
 
 class Duplicates:
-    """Finds documents with an id that another has. Knows in constant memory which ids can't be such; the database
-    knows the rest.
+    """Finds documents with an id that another has: notices in constant memory whether there are any, and then asks the
+    database which."""
 
-    :param table: where the documents are. ``indexed``: whether it has an index of their ids.
-    """
+    def __init__(self) -> None:
+        self._marks = array("I", bytes(4 * _SLOTS))
+        self._left = _MOST
+        self._suspected = False
 
-    def __init__(self, table: sql.Composable, corpus_id: int, policy: OnDuplicate, *, indexed: bool) -> None:
-        self._names = {"table": table, "corpus": sql.Literal(corpus_id)}
-        self._policy = policy
-        self._indexed = indexed
-        self._seen = bytearray(_SEEN_BITS // 8)
-        self._suspects: array[int] = array("q")
+    def note(self, external_id: str) -> None:
+        """A document is loaded."""
+        if self._suspected:
+            return
+        marks = self._marks
+        number = hash(external_id)
+        mark = number & _MARK_MASK or 1
+        slot = number >> 32 & _SLOT_MASK
+        while found := marks[slot]:
+            if found == mark:  # the same id; of two different ones once in some thousand corpora
+                self._suspected = True
+                return
+            slot = slot + 1 & _SLOT_MASK
+        marks[slot] = mark
+        self._left -= 1
+        self._suspected = not self._left
 
-    def note(self, external_id: str, ordinal: int) -> None:
-        """A document that is loaded."""
-        bit = hash(external_id) % _SEEN_BITS
-        place, mask = bit >> 3, 1 << (bit & 7)
-        if self._seen[place] & mask:
-            self._suspects.append(ordinal)
-        else:
-            self._seen[place] |= mask
+    def remove(
+        self,
+        connection: Connection,
+        table: sql.Composable,
+        corpus_id: int,
+        policy: OnDuplicate,
+        removed: Callable[[int, int, str, str], None],
+    ) -> int:
+        """Take duplicates out of the documents of a corpus. In the transaction that loads it.
 
-    def remove(self, connection: Connection, documents: int, removed: Callable[[int, int, str, str], None]) -> int:
-        """Take duplicates out of the documents of the corpus. In the transaction that loads it.
-
-        :param documents: how many there are.
         :param removed: told of each, in order: its ordinal, that of the one that stays, the id, and its beginning.
         :returns: how many were taken out.
         """
-        self._seen = bytearray()
-        if not self._suspects or self._policy is OnDuplicate.ALL:
+        if not self._suspected or policy is OnDuplicate.ALL:
             return 0
-        self._find_twins(connection, documents)
-        count = 0
-        with connection.cursor("duplicates", row_factory=dict_row) as cursor:
-            cursor.execute(_OTHERS.format(**self._names))
-            while twins := cursor.fetchmany(_ROWS):
-                for twin in twins:
-                    removed(twin["ordinal"], twin["kept"], twin["external_id"], twin["excerpt"])
-                connection.execute(_DELETE.format(**self._names), [[twin["ordinal"] for twin in twins]])
-                count += len(twins)
-        return count
-
-    def _find_twins(self, connection: Connection, documents: int) -> None:
-        kept = sql.SQL("min" if self._policy is OnDuplicate.FIRST else "max")
-        find, plan = _TWINS, _COUNT
-        if self._indexed and len(self._suspects) <= _FULL_SHARE * documents:
-            find, plan = _CONFIRM, _FIND
-            connection.execute(_SUSPECTS)
-            for first in range(0, len(self._suspects), _ROWS):
-                ordinals = list(self._suspects[first : first + _ROWS])
-                connection.execute(_SUSPECT.format(**self._names), [ordinals])
-            connection.execute("ANALYZE suspects")
-        for name in plan:
+        self._marks = array("I")
+        names = {"table": table, "corpus": sql.Literal(corpus_id)}
+        kept = sql.SQL("min" if policy is OnDuplicate.FIRST else "max")
+        for name in _NOT_BY:
             connection.execute(sql.SQL("SET LOCAL {} = off").format(sql.Identifier(name)))
         connection.execute("SET LOCAL work_mem = '64MB'")
-        connection.execute(find.format(kept=kept, **self._names))
-        for name in plan:
+        connection.execute(_TWINS.format(kept=kept, **names))
+        for name in _NOT_BY:
             connection.execute(sql.SQL("SET LOCAL {} = on").format(sql.Identifier(name)))
         connection.execute("ANALYZE twins")
+        count = 0
+        with connection.cursor("duplicates", row_factory=dict_row) as cursor:
+            cursor.execute(_OTHERS.format(**names))
+            while twins := cursor.fetchmany(_FETCH_ROWS):
+                for twin in twins:
+                    removed(twin["ordinal"], twin["kept"], twin["external_id"], twin["excerpt"])
+                connection.execute(_DELETE.format(**names), [[twin["ordinal"] for twin in twins]])
+                count += len(twins)
+        return count

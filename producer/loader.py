@@ -234,9 +234,9 @@ class _Load:
             self._connection.execute(_CREATE_STAGED)
         with tempfile.SpooledTemporaryFile(_SPOOL_BYTES, mode="w+", encoding="utf-8", newline="\n") as spool:
             rejects = _Rejects(spool, self._reader, self._rules.max_rejects)
-            duplicates = Duplicates(table, corpus_id, self._rules.on_duplicate, indexed=not staged)
+            duplicates = Duplicates()
             documents = self._copy_documents(table, corpus_id, rejects, duplicates)
-            documents -= self._remove_duplicates(duplicates, documents, rejects)
+            documents -= self._remove_duplicates(duplicates, table, corpus_id, rejects)
             self._check_share(rejects)
             if documents == 0 and not self._unselected:
                 raise rejects.refusal("no record can be a document")
@@ -289,7 +289,7 @@ class _Load:
                     external_id, text, meta, content_hash, flags, original = made
                     listed = "{" + ",".join(flags) + "}" if flags else "{}"
                     write((corpus_id, position, external_id, text, meta, content_hash, listed, original))
-                    note(external_id, position)
+                    note(external_id)
                     documents += 1
                     if documents == selection.limit:
                         break
@@ -313,7 +313,9 @@ class _Load:
 
         return draw(eligible(), self._selection.sample, self._selection.seed)
 
-    def _remove_duplicates(self, duplicates: Duplicates, documents: int, rejects: _Rejects) -> int:
+    def _remove_duplicates(
+        self, duplicates: Duplicates, table: sql.Identifier, corpus_id: int, rejects: _Rejects
+    ) -> int:
         first = self._rules.on_duplicate is OnDuplicate.FIRST
 
         def removed(ordinal: int, kept: int, external_id: str, excerpt: str) -> None:
@@ -322,7 +324,7 @@ class _Load:
             reason = f"the id {external_id!r} is that of {place} {'already' if first else 'too, which is kept'}"
             rejects.add(ordinal, *self._places.of(ordinal), Reject.of(RejectCode.DUPLICATE_ID, reason, excerpt))
 
-        return duplicates.remove(self._connection, documents, removed)
+        return duplicates.remove(self._connection, table, corpus_id, self._rules.on_duplicate, removed)
 
     def _check_share(self, rejects: _Rejects) -> None:
         most, count = self._rules.max_reject_share, rejects.codes.total()

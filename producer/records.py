@@ -149,16 +149,14 @@ def read_record(record: dict[str, Any], mapping: FieldMapping, max_chars: int) -
     if not mapping.parts:
         del meta[mapping.text_field]
     dumped = _dumped(meta)
-    original = None
-    # A NUL is escaped in the dump, the others are as they are.
-    if _to_change(external_id) or _to_change(text) or "\\u0000" in dumped or _to_change(dumped):
+    # Nearly every record is as it may stay. A NUL is escaped in the dump, the others are as they are.
+    if not (_may_stay(text) and _may_stay(external_id) and "\\u0000" not in dumped and _may_stay(dumped)):
         changed = _changes([external_id, text, meta])
         if changed:
-            flags = (*changed, *flags)
-            external_id, text = _changed(external_id), _changed(text)
-            dumped = dump_json(map_strings(meta, _changed))
             original = json.dumps(record, separators=(",", ":"))
-    return Document(external_id, text, dumped, content_hash, flags, original)
+            kept = dump_json(map_strings(meta, _changed))
+            return Document(_changed(external_id), _changed(text), kept, content_hash, (*changed, *flags), original)
+    return Document(external_id, text, dumped, content_hash, flags)
 
 
 def _dumped(meta: dict[str, Any]) -> str:
@@ -233,9 +231,9 @@ def _joined(record: dict[str, Any], mapping: FieldMapping) -> str | Reject:
     return "".join(made).strip()
 
 
-def _to_change(text: str) -> bool:
+def _may_stay(text: str) -> bool:
     # ASCII holds none of them but NUL, and a string knows whether it is ASCII.
-    return "\x00" in text if text.isascii() else _CHANGED.search(text) is not None
+    return "\x00" not in text if text.isascii() else _CHANGED.search(text) is None
 
 
 def _changed(text: str) -> str:

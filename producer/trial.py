@@ -96,6 +96,13 @@ def _worker(log: Path, model: str) -> Iterator[subprocess.Popen[bytes]]:
             process.wait()
 
 
+def _cause(log: Path) -> str:
+    """The last error in a worker's log, else its last line."""
+    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    errors = [line for line in lines if line.startswith("error:") or "ERROR" in line or "CRITICAL" in line]
+    return (errors or lines or ["it said nothing"])[-1]
+
+
 def _wait(
     settings: Settings,
     job_id: int,
@@ -109,8 +116,7 @@ def _wait(
         if reading.ended:
             return
         if worker is not None and worker.poll() is not None:
-            lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
-            raise GleanerError(f"the worker ended with exit code {worker.returncode}: {lines[-1] if lines else ''}")
+            raise GleanerError(f"the worker ended with exit code {worker.returncode}: {_cause(log)}")
         if time.monotonic() > until:
             raise GleanerError(
                 f"no labels in {timeout_s:g} s: job {job_id} goes on, `producer status {job_id}` shows it"

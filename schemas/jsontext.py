@@ -51,6 +51,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 _DECODER = json.JSONDecoder(parse_constant=_refuse, parse_float=_finite)
 _LENIENT_DECODER = json.JSONDecoder(parse_constant=_refuse, parse_float=_finite, strict=False)
 _RECORD_DECODER = json.JSONDecoder(parse_constant=_refuse, parse_float=_finite, object_pairs_hook=_once)
+_scan_record = _RECORD_DECODER.scan_once  # type: ignore[attr-defined]
 
 
 def parse_json(text: str | bytes, *, raw_controls: bool = False) -> Any:
@@ -70,21 +71,25 @@ def parse_json(text: str | bytes, *, raw_controls: bool = False) -> Any:
 def parse_record(text: str) -> Any:
     """Parse one record of a corpus, as :func:`parse_json` and quicker; an object with two values for one key raises
     ``ValueError`` too, since nobody can say which is meant."""
-    return _parsed(text, _RECORD_DECODER)
+    try:
+        # What `decode` does, without looking for white space around; most records have none, and hold no other object.
+        value, end = _scan_record(text, 0)
+    except (StopIteration, RecursionError):
+        return _parsed(text, _RECORD_DECODER)
+    if end == len(text) and "[" not in text and text.find("{", 1) < 0:
+        return value
+    return _parsed(text, _RECORD_DECODER) if text[end:].strip(_WHITE_SPACE) else _bounded(value)
 
 
 def _parsed(text: str, decoder: json.JSONDecoder) -> Any:
     try:
-        # What `decode` does, without looking for white space before: records have none.
-        value, end = decoder.scan_once(text, 0)  # type: ignore[attr-defined]
-        if end != len(text) and text[end:].strip(_WHITE_SPACE):
-            value = decoder.decode(text)  # which says what is wrong
-    except StopIteration:
-        value = decoder.decode(text)
+        return _bounded(decoder.decode(text))
     except RecursionError:
         raise ValueError("nested too deeply") from None
-    # Most records are flat, which their text says sooner than their values.
-    if ("[" in text or text.find("{", 1) >= 0) and nested_over(value, MAX_NESTING):
+
+
+def _bounded(value: Any) -> Any:
+    if nested_over(value, MAX_NESTING):
         raise ValueError(f"nested too deeply: over {MAX_NESTING} levels")
     return value
 

@@ -2,13 +2,11 @@
 
 import io
 from collections.abc import Iterator
-from typing import Any
 
 from producer.readers.base import Advance, Record
 from producer.readers.encoding import as_utf8, marked_encoding
 from producer.readers.file import CorpusFile
 from producer.readers.json_record import excerpt, parse_bytes, too_large
-from producer.records import Reject
 
 _WHITE_SPACE = b" \t\r\n"
 #: Bytes of the longest byte order mark.
@@ -43,24 +41,22 @@ class JsonlReader:
 
     def records(self, advance: Advance) -> Iterator[Record]:
         """As :meth:`Reader.records`."""
-        position = 0
+        position, line_no, most = 0, 0, self._max_bytes
         with self._file.open(advance) as stored:
             stream = as_utf8(stored, self._encoding)
-            for line_no, (line, cut) in enumerate(self._lines(stream), start=1):
-                if cut:
-                    content: dict[str, Any] | Reject = too_large(excerpt(line), "line", self._max_bytes)
+            while line := stream.readline(most + 1):
+                line_no += 1
+                if len(line) > most and not line.endswith(b"\n"):
+                    yield Record(position, line_no, too_large(excerpt(line), "line", most))
+                    _skip_line(stream)
                 elif not line.strip(_WHITE_SPACE):
                     continue
                 else:
-                    content = parse_bytes(line, "line")
-                yield Record(position, line_no, content)
+                    yield Record(position, line_no, parse_bytes(line.removesuffix(b"\n"), "line"))
                 position += 1
 
-    def _lines(self, stream: io.BufferedReader) -> Iterator[tuple[bytes, bool]]:
-        """Each line without its LF, and whether it is only the beginning of one that is too long."""
-        while line := stream.readline(self._max_bytes + 1):
-            cut = len(line) > self._max_bytes and not line.endswith(b"\n")
-            yield line.removesuffix(b"\n"), cut
-            while cut:
-                skipped = stream.readline(_SKIP_BYTES)
-                cut = bool(skipped) and not skipped.endswith(b"\n")
+
+def _skip_line(stream: io.BufferedReader) -> None:
+    """Go over the rest of a line, holding none of it."""
+    while (skipped := stream.readline(_SKIP_BYTES)) and not skipped.endswith(b"\n"):
+        pass

@@ -97,7 +97,7 @@ def test_every_record_is_a_document_or_a_reject(database: Connection, load: Call
 def test_of_records_with_one_id_the_first_is_kept(
     database: Connection, load: Callable, write_corpus: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(duplicates, "_ROWS", 1)
+    monkeypatch.setattr(duplicates, "_FETCH_ROWS", 1)
     monkeypatch.setattr(loader, "_SPOOL_BYTES", 10)
     rows = [
         *("", {"id": "a"}, {"id": "a", "text": "kept"}, "", "", {"id": 7, "text": "kept"}),
