@@ -49,7 +49,7 @@ class Duplicates:
     database which."""
 
     def __init__(self) -> None:
-        self._marks = array("I", bytes(4 * _SLOTS))
+        self._marks = array("I", [0]) * _SLOTS
         self._left = _MOST
         self._suspected = False
 

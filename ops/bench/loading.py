@@ -184,8 +184,8 @@ def publishing(settings: Settings, app: Celery, documents: int) -> dict[str, Any
     return {"chunks": count, "seconds": round(seconds, 2), "chunks_per_s": round(count / seconds)}
 
 
-def measure(formats: list[str], documents: int, folder: Path, runs: int) -> dict[str, Any]:
-    """Every lane, in turn, so many times."""
+def measure(formats: list[str], documents: int, folder: Path, runs: int, *, copies: bool) -> dict[str, Any]:
+    """Every lane, in turn, so many times. ``copies``: bare ones beside it."""
     results: dict[str, Any] = {"documents": documents}
     with tempfile.TemporaryDirectory(dir=folder) as name:
         services = Path(name)
@@ -216,12 +216,13 @@ def measure(formats: list[str], documents: int, folder: Path, runs: int) -> dict
                 for _ in range(runs):
                     empty(postgres.superuser_url)
                     lane.take(enqueue(path, documents, environment, postmaster))
-                    copy_out(postgres.url, rows)
                     if "publishing" not in results:
                         with create_app(settings) as app:
                             results["publishing"] = publishing(settings, app, min(documents, 500_000))
-                    empty(postgres.superuser_url)
-                    bare.take(bare_copy(postgres.url, rows, postmaster))
+                    if copies:
+                        copy_out(postgres.url, rows)
+                        empty(postgres.superuser_url)
+                        bare.take(bare_copy(postgres.url, rows, postmaster))
                 results[kind] = {"enqueue": asdict(lane), "copy": asdict(bare)}
                 print(json.dumps({kind: results[kind]}), file=sys.stderr, flush=True)
     return results
@@ -238,25 +239,29 @@ def copy_out(url: str, rows: Path) -> None:
 
 
 def table(results: dict[str, Any]) -> str:
-    """The figures as a Markdown table. Processor time is of one document, client and server."""
+    """The figures as a Markdown table. Processor time is that of one document, of client and server."""
     documents = results["documents"]
     lines = [
-        "| format | documents | enqueue, all of it | of it loading | bare COPY | rate to COPY, all | loading |"
-        " CPU a document | of the COPY | peak memory |",
+        "| format | documents | enqueue, all of it | of it loading | a document | CPU a document | peak memory |"
+        " bare COPY | CPU of it | loading at |",
         "|---" * 10 + "|",
     ]
     for kind, lanes in results.items():
         if kind in ("documents", "publishing"):
             continue
         lane, bare = lanes["enqueue"], lanes["copy"]
-        cpu = [
+        cpu, bare_cpu = (
             f"{1e6 * one['client_cpu_s'] / documents:.1f} + {1e6 * one['server_cpu_s'] / documents:.1f} µs"
             for one in (lane, bare)
-        ]
+        )
         lines.append(
-            f"| {kind} | {documents:,} | {lane['seconds']:.1f} s | {lane['load_s']:.1f} s | {bare['seconds']:.1f} s | "
-            f"{bare['seconds'] / lane['seconds']:.0%} | {bare['seconds'] / lane['load_s']:.0%} | {cpu[0]} | {cpu[1]} | "
-            f"{lane['peak_mib']:.0f} MiB |"
+            f"| {kind} | {documents:,} | {lane['seconds']:.1f} s | {lane['load_s']:.1f} s |"
+            f" {1e6 * lane['load_s'] / documents:.1f} µs | {cpu} | {lane['peak_mib']:.0f} MiB |"
+            + (
+                f" {bare['seconds']:.1f} s | {bare_cpu} | {bare['seconds'] / lane['load_s']:.0%} |"
+                if math.isfinite(bare["seconds"])
+                else " | | |"
+            )
         )
     published = results["publishing"]
     return "\n".join(
@@ -271,9 +276,12 @@ def main() -> None:
     parser.add_argument("--formats", default="jsonl,csv,parquet")
     parser.add_argument("--runs", type=int, default=1, help="of each; the fastest counts")
     parser.add_argument("--folder", type=Path, default=Path("/var/tmp"), help=_FOLDER)  # noqa: S108
+    parser.add_argument("--no-copy", dest="copy", action="store_false", help="without the bare COPY")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
-    results = measure(arguments.formats.split(","), arguments.documents, arguments.folder, arguments.runs)
+    results = measure(
+        arguments.formats.split(","), arguments.documents, arguments.folder, arguments.runs, copies=arguments.copy
+    )
     print(table(results))
     if arguments.out:
         arguments.out.write_text(json.dumps(results, indent=1))

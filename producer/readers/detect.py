@@ -75,9 +75,9 @@ def detect_format(file: CorpusFile) -> str:
 
 
 def _of_text(text: str, whole: bool, by_name: str | None) -> str | None:
-    if by_name == "text":
-        return "text"
     lines = [line for line in io.StringIO(text) if line.strip()][:_LINES]
+    if by_name == "text":
+        return _of_text_file(lines)
     # Of one line nobody can say whether more would follow: as a document it is the same record, or a list of them.
     alone = whole and len(lines) == 1 and by_name != "jsonl"
     # A document that is spread over lines may hold whole objects on some of them.
@@ -94,6 +94,14 @@ def _of_text(text: str, whole: bool, by_name: str | None) -> str | None:
     if evenness >= _EVEN and rows > 1 and dialect.delimiter in text:
         return "csv"
     return by_name
+
+
+def _of_text_file(lines: list[str]) -> str:
+    """Prose, unless every line is an object, or has as many tabs as the others."""
+    if len(lines) > 1 and all(_begins_with_object(line) for line in lines):
+        return "jsonl"
+    tabs = {line.count("\t") for line in lines}
+    return "csv" if len(lines) > 2 and len(tabs) == 1 and tabs != {0} else "text"
 
 
 def _begins_with_object(line: str) -> bool:

@@ -466,3 +466,20 @@ def test_a_huge_record_is_never_held_in_memory(
         tracemalloc.stop()
     assert found == ["too_large", {"id": "b", "text": "t"}]
     assert peak < 10_000_000
+
+
+@pytest.mark.parametrize(
+    ("content", "records"),
+    [
+        ('{"a": 1}\n{"a": 2}\n', [{"a": 1}, {"a": 2}]),
+        ("a\tb\n1\t2\n3\t4\n", [{"a": "1", "b": "2"}, {"a": "3", "b": "4"}]),
+        ("Dear all,\n\tthis is\nprose.\n", None),
+        ('{"a": 1}\nand more\n', None),
+    ],
+)
+def test_a_text_file_is_a_document_unless_each_line_is_a_record(
+    tmp_path: Path, content: str, records: list | None
+) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text(content)
+    assert read(path) == (records or [{"path": "notes.txt", "text": content}])
