@@ -138,8 +138,8 @@ class Settings(BaseSettings):
     poison_limit: int = Field(
         10,
         ge=1,
-        description="Documents of a job that turn out to be poison after which the job is paused. Finding one ends about "
-        "ten engines; more of them are likely the engine's fault, and a person should look.",
+        description="Documents of a job that turn out to be poison after which it is paused. Finding one ends about ten "
+        "engines; more of them are likely the engine's fault, and a person should look.",
     )
     fair_share: float = Field(
         0.1,
