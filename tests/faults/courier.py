@@ -17,21 +17,23 @@ class Courier:
 
     def queued(self) -> int:
         """Messages that wait."""
-        return int(self._client.llen(self._queue))  # type: ignore[arg-type]
+        return int(self._client.llen(self._queue))
 
     def held(self) -> int:
         """Messages that were delivered and not acknowledged."""
-        return int(self._client.hlen(self._held))  # type: ignore[arg-type]
+        return int(self._client.hlen(self._held))
 
     def lose(self, count: int) -> int:
         """Take messages out as a delivery does, and lose them on the way. Returns how many there were."""
         taken = self._client.rpop(self._queue, count)
-        return len(taken or [])  # type: ignore[arg-type]
+        return len(taken or [])
 
     def double(self) -> int:
         """Put a copy of each message that waits into the queue. Returns how many."""
         waiting = self._client.lrange(self._queue, 0, -1)
-        return int(self._client.lpush(self._queue, *waiting)) // 2 if waiting else 0  # type: ignore[arg-type, misc]
+        if waiting:
+            self._client.lpush(self._queue, *waiting)
+        return len(waiting)
 
     def forget_all(self) -> None:
         """FLUSHALL."""

@@ -37,7 +37,7 @@ class Job:
             try:
                 if self._connection is None or self._connection.closed:
                     self._connection = connect(self._settings, "fault tests")
-                answer = self._connection.execute(statement, {"job": self.id, **parameters})  # type: ignore[arg-type]
+                answer = self._connection.execute(statement, {"job": self.id, **parameters})
                 return answer.fetchall() if answer.description else []
             except (psycopg.OperationalError, psycopg.InterfaceError, DatabaseUnavailable):
                 if time.monotonic() > deadline:
