@@ -7,18 +7,25 @@ TORCH_INDEX ?=
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
+# Runs of each test of the fault matrix, and the seed of the first (empty: random).
+RUNS ?= 20
+SEED ?=
+# Options of the soak: `python -m ops.soak --help` lists them.
+SOAK ?=
 # A GPU takes vLLM's CUDA build, everything else the CPU build.
 GPU := $(shell command -v nvidia-smi)
 INSTALLED_ENGINE := $(if $(filter stub,$(ENGINE)),,$(VENV)/.installed-$(if $(GPU),gpu,cpu))
 MODEL := $(if $(INSTALLED_ENGINE),$(VENV)/.model)
 
-.PHONY: help engine setup demo up down test lint clean
+.PHONY: help engine setup demo up down test test-faults soak lint clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo                label the demo corpus with a real model, from nothing (ENGINE=stub: without a model)"
 	@echo "make up | down           leave the local stack running | stop it (data stays in .gleaner/)"
 	@echo "make test | lint         every test | ruff and mypy"
+	@echo "make test-faults         each fault of the matrix 20 times at random moments (RUNS=20, SEED=the seed that a run printed)"
+	@echo "make soak                half an hour of random faults without a model, then the account (SOAK='--minutes 2 --seed 7')"
 	@echo "make setup               only install (ENGINE=vllm|stub, TORCH_INDEX=address of torch's CPU wheels)"
 	@echo "make clean               remove the environment and the local stack's data (the demo's model stays in the cache folder)"
 
@@ -78,6 +85,15 @@ down:
 
 test: setup $(VENV)/.installed-dev
 	@$(BIN)/python -m pytest
+
+# 100,000 chunks wait for the slow consumer, and not the 5,000 of `make test`.
+test-faults:
+	@$(MAKE) --no-print-directory $(VENV)/.installed-dev ENGINE=stub
+	@$(BIN)/python -m pytest tests/faults --fault-runs $(RUNS) $(if $(SEED),--fault-seed $(SEED)) --fault-backlog 100000
+
+soak:
+	@$(MAKE) --no-print-directory setup ENGINE=stub
+	@$(BIN)/python -m ops.soak $(SOAK)
 
 lint: $(VENV)/.installed-dev
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy

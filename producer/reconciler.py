@@ -41,6 +41,8 @@ class Decision(StrEnum):
     QUARANTINED = "quarantined"  #: its lease ran out once too often: the chunk gets an engine for itself
     HALVED = "halved"  #: it went wrong alone: each half is tried alone
     POISON = "poison"  #: one document was left of it: that gets the row `failed`
+    CLOSED = "closed"  #: it went wrong alone, but all its documents have their rows
+    PAUSED = "paused"  #: a job had too much poison
     PUBLISHED = "published"  #: chunks waited without a message
     CANCELLED = "cancelled"  #: chunks of a job that is being cancelled were closed
     ENDED = "ended"  #: the last chunk was done, and the job had not been told
@@ -146,7 +148,10 @@ class Reconciler:
         attempts = self._settings.chunk_attempts
         for chunk in list(queries.condemned_chunks(connection, chunk_attempts=attempts, batch=BATCH)):
             with connection.transaction():
-                self._tell(self._judge(connection, chunk))
+                act = self._judge(connection, chunk)
+            self._tell(act)
+            if act.decision is Decision.POISON:
+                self._pause_poisoned(connection, chunk["job_id"])
 
     def _judge(self, connection: Connection, chunk: dict[str, Any]) -> Act:
         key = {"job_id": chunk["job_id"], "chunk_no": chunk["chunk_no"]}
@@ -157,12 +162,20 @@ class Reconciler:
             second = queries.halve_chunk(connection, middle=middle, chunk_attempts=self._settings.chunk_attempts, **key)
             reason = f"it went wrong alone ({error}): the documents from {middle} on are chunk {second} now"
             return Act(Decision.HALVED, reason, **key)
+        if not ordinals:
+            queries.close_chunk(connection, **key)
+            return Act(Decision.CLOSED, "all its documents have rows", **key)
         reason = f"its chunk went wrong {chunk['failures']} times, at last with nothing else at the engine: {error}"
-        for ordinal in ordinals:
-            queries.write_poison(connection, ordinal=ordinal, reason=reason, worker=WRITER, **key)
+        queries.write_poison(connection, ordinal=ordinals[0], reason=reason, worker=WRITER, **key)
         queries.close_chunk(connection, **key)
-        words = f"document {ordinals[0]}: {reason}" if ordinals else "all its documents have rows"
-        return Act(Decision.POISON, words, **key)
+        return Act(Decision.POISON, f"document {ordinals[0]}: {reason}", **key)
+
+    def _pause_poisoned(self, connection: Connection, job_id: int) -> None:
+        count, limit = queries.count_poison(connection, job_id=job_id), self._settings.poison_limit
+        if count % limit == 0:  # and again after as many more, if a person let it go on
+            reason = f"{count} of its documents took engine or worker down (GLEANER_POISON_LIMIT is {limit})"
+            queries.pause_job(connection, job_id=job_id, reason=reason)
+            self._tell(Act(Decision.PAUSED, reason, job_id=job_id, count=count))
 
     def _move_jobs_on(self, connection: Connection) -> None:
         for job in list(queries.jobs_to_move(connection)):

@@ -141,11 +141,18 @@ class Settings(BaseSettings):
         "quarantined: worked on with nothing else at the engine, and halved until the document at fault is found. "
         "Restarts and power cuts strike a chunk once or twice; a third time is likely its own doing.",
     )
+    poison_limit: int = Field(
+        10,
+        ge=1,
+        description="Documents of a job that turn out to be poison after which it is paused. Finding one ends about ten "
+        "engines; more of them are likely the engine's fault, and a person should look.",
+    )
     fair_share: float = Field(
         0.1,
         ge=0,
         le=1,
-        description="Share of claims that go to the oldest job whatever its priority, so that no job waits for ever.",
+        description="Share of claims that go to the oldest job whatever its priority, and to quarantined chunks before "
+        "others, so that nothing waits for ever.",
     )
     stall_s: float = Field(
         300,

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
+from random import randrange
 from typing import Any
 
 import psycopg
@@ -40,11 +41,32 @@ TEMPLATE_DATABASE = "template_migrated"
 #: Seconds for a command of the CLI: far above what any takes, so that a hanging one fails its test and not the suite.
 CLI_TIMEOUT_S = 60
 
+#: Seeds to draw one from: few digits to type.
+SEEDS = 1_000_000
+
 #: What a call of the CLI came to.
 Result = subprocess.CompletedProcess[str]
 RunCli = Callable[..., Result]
 
 _numbers = count(1)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("fault matrix (tests/faults)")
+    group.addoption("--fault-seed", type=int, metavar="N", help="when and where faults strike (default: random)")
+    group.addoption("--fault-runs", type=int, default=1, metavar="N", help="runs of each test, each with the next seed")
+    group.addoption(
+        "--fault-backlog", type=int, default=5_000, metavar="N", help="chunks of the slow consumer in the first run"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.option.fault_seed is None:
+        config.option.fault_seed = randrange(SEEDS)
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return f"faults: --fault-seed {config.option.fault_seed} --fault-runs {config.option.fault_runs}"
 
 
 def _start(package: str, start: Callable[[], Service]) -> Service:
@@ -213,9 +235,9 @@ def start_cli(environment: dict[str, str]) -> Iterator[Callable[..., subprocess.
 def run_cli(start_cli: Callable[..., subprocess.Popen[str]]) -> RunCli:
     """Runs ``producer ARGS`` as a user would, in an empty folder, and returns its exit code and output."""
 
-    def run(*args: str | Path, env: dict[str, str] | None = None) -> Result:
+    def run(*args: str | Path, env: dict[str, str] | None = None, timeout_s: float = CLI_TIMEOUT_S) -> Result:
         process = start_cli(*args, env=env)
-        stdout, stderr = process.communicate(timeout=CLI_TIMEOUT_S)
+        stdout, stderr = process.communicate(timeout=timeout_s)
         return Result(process.args, process.returncode, stdout, stderr)
 
     return run

@@ -1,6 +1,7 @@
 """One chunk: claim, load, label, write, finish. Runs in a thread of Celery's pool; the engine has its own."""
 
 import logging
+import random
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -84,19 +85,29 @@ class ChunkRunner:
         if self._stopping.is_set() or self._draining.is_set() or self._engine.lost:
             raise leaving
         try:
-            if retrying(self._settings)(self._leases.quarantined_waits):
-                with self._gate.alone(self._look):
-                    lease = retrying(self._settings)(self._leases.claim_quarantined)
-                    if lease is not None:
-                        logger.warning("%s went wrong before: it gets the engine for itself", lease)
-                        return self._work(lease, report)
+            # Seldom while others wait: it may take the worker down, and them with it.
+            if random.random() < self._settings.fair_share and (done := self._run_quarantined(report)):
+                return done
             with self._gate.together(self._look):
                 lease = retrying(self._settings)(self._leases.claim, job_id, chunk_no)
-                return "nothing waits" if lease is None else self._work(lease, report)
+                if lease is not None:
+                    return self._work(lease, report)
+            return self._run_quarantined(report) or "nothing waits"
         except EngineLost:
             raise leaving from None
         except (psycopg.Error, OSError) as error:
             raise GiveBack(f"no claim: {error}", NO_CLAIM_PAUSE_S) from error
+
+    def _run_quarantined(self, report: Callable[[Progress], None]) -> str | None:
+        """Label a chunk that must have the engine for itself, if one waits. What happened, in words."""
+        if not retrying(self._settings)(self._leases.quarantined_waits):
+            return None
+        with self._gate.alone(self._look):
+            lease = retrying(self._settings)(self._leases.claim_quarantined)
+            if lease is None:
+                return None
+            logger.warning("%s went wrong before: it gets the engine for itself", lease)
+            return self._work(lease, report)
 
     def _work(self, lease: Lease, report: Callable[[Progress], None]) -> str:
         try:

@@ -1,9 +1,13 @@
 -- name: quarantined_waits(model, chunk_attempts)$
--- Whether a quarantined chunk waits for a worker that has nothing else at its engine.
+-- Whether a quarantined chunk waits for a worker that has nothing else at its engine, and none is in work: of a model's
+-- workers, one at a time is put at risk.
 SELECT EXISTS (
     SELECT FROM gleaner.jobs AS job JOIN gleaner.chunks AS chunk ON chunk.job_id = job.id
     WHERE job.model = :model AND job.state IN ('queued', 'running')
       AND chunk.state = 'quarantined' AND chunk.failures <= :chunk_attempts
+) AND NOT EXISTS (
+    SELECT FROM gleaner.chunks AS chunk JOIN gleaner.jobs AS job ON job.id = chunk.job_id
+    WHERE chunk.state = 'running' AND chunk.failures >= :chunk_attempts AND job.model = :model
 );
 
 -- name: claim_named(owner, lease_s, job_id, chunk_no, model, chunk_attempts)^
@@ -66,6 +70,10 @@ WITH first AS MATERIALIZED (
     FROM gleaner.jobs AS job JOIN gleaner.chunks AS chunk ON chunk.job_id = job.id
     WHERE job.model = :model AND job.state IN ('queued', 'running')
       AND chunk.state = 'quarantined' AND chunk.failures <= :chunk_attempts
+      AND NOT EXISTS (
+          SELECT FROM gleaner.chunks AS other JOIN gleaner.jobs AS its ON its.id = other.job_id
+          WHERE other.state = 'running' AND other.failures >= :chunk_attempts AND its.model = :model
+      )
     ORDER BY job.priority DESC, chunk.job_id, chunk.chunk_no
     LIMIT 1 FOR UPDATE OF chunk SKIP LOCKED
 )

@@ -120,6 +120,10 @@ SELECT :job_id, :ordinal, :chunk_no, 'failed', 'poison', :reason, 0, 1, chunk.fa
 FROM gleaner.chunks AS chunk WHERE chunk.job_id = :job_id AND chunk.chunk_no = :chunk_no
 ON CONFLICT (job_id, ordinal) DO NOTHING;
 
+-- name: count_poison(job_id)$
+-- Documents of a job that turned out to be poison.
+SELECT count(*) FROM gleaner.labels WHERE job_id = :job_id AND reason_code = 'poison';
+
 -- name: jobs_to_move()
 -- Jobs that are being cancelled, and those without an open chunk that nobody has closed.
 SELECT job.id, job.state FROM gleaner.jobs AS job

@@ -125,6 +125,38 @@ def test_a_chunk_whose_lease_runs_out_too_often_is_quarantined(
     assert keeper.claim_quarantined() is not None
 
 
+def test_one_quarantined_chunk_at_a_time_puts_a_worker_at_risk(
+    enqueue_job: EnqueueJob, keeper: LeaseKeeper, database: Connection, settings: Settings
+) -> None:
+    enqueue_job(20, 10)
+    database.execute("UPDATE gleaner.chunks SET state = 'quarantined', failures = %s", [settings.chunk_attempts])
+    assert keeper.quarantined_waits()
+    first = keeper.claim_quarantined()
+    assert first is not None
+    assert not keeper.quarantined_waits()
+    assert keeper.claim_quarantined() is None
+    keeper.release(first, "not now")
+    assert keeper.quarantined_waits()
+    assert keeper.claim_quarantined() is not None
+
+
+def test_a_job_with_too_much_poison_is_paused(
+    enqueue_job: EnqueueJob, settings: Settings, app: Celery, database: Connection
+) -> None:
+    job = enqueue_job(4, 1)
+    database.execute(
+        "UPDATE gleaner.chunks SET state = 'quarantined', failures = %s, last_error = 'died' WHERE chunk_no < 3",
+        [settings.chunk_attempts + 1],
+    )
+    acts: list[Act] = []
+    assert reconcile_once(settings.model_copy(update={"poison_limit": 3}), app, acts.append)
+    assert decisions(acts) == [Decision.POISON] * 3 + [Decision.PAUSED]
+    assert acts[-1].reason.startswith("3 of its documents took engine or worker down")
+    assert job.state() == "paused"
+    assert job.ledger()["failed"] == 3
+    assert job.ledger()["balanced"]
+
+
 def test_what_goes_wrong_alone_is_halved_until_the_poison_is_found(
     enqueue_job: EnqueueJob, keeper: LeaseKeeper, reconcile: Reconcile, database: Connection, settings: Settings
 ) -> None:
