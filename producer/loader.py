@@ -163,8 +163,10 @@ def load_corpus(
     if rules.selection.only_new:
         mark = sha256(f"{mark} {name}".encode("utf-8", "surrogatepass")).hexdigest()
     with connection.transaction():
-        # A large file takes longer than any statement of ours may; a crash still ends it all.
-        connection.execute("SELECT set_config('statement_timeout', '0', true)")
+        # A large file takes longer than any statement of ours may, and to draw a sample of it longer than a transaction
+        # may stand still; a crash still ends it all.
+        for limit in ("statement_timeout", "idle_in_transaction_session_timeout"):
+            connection.execute("SELECT set_config(%s, '0', true)", [limit])
         queries.lock_corpus(connection, fingerprint=mark)
         found = queries.corpus_by_fingerprint(connection, fingerprint=mark)
         if found is not None:
@@ -246,7 +248,7 @@ class _Load:
             if base is not None:
                 difference = compare(self._connection, table, corpus_id, base, selection.only_new)
                 if selection.only_new and not difference.added + difference.changed:
-                    return self._nothing_new(corpus_id, base, difference, rejects)
+                    return self._nothing_new(corpus_id, base, difference, rejects.codes.total())
                 if selection.only_new:
                     documents = difference.added + difference.changed
             if staged:
@@ -341,6 +343,7 @@ class _Load:
             )
         self._connection.execute(_KEEP.format(columns=_COLUMNS, chosen=sql.SQL(", ").join(columns), staged=_STAGED))
 
-    def _nothing_new(self, corpus_id: int, base: dict[str, Any], difference: Difference, rejects: _Rejects) -> Corpus:
+    def _nothing_new(self, corpus_id: int, base: dict[str, Any], difference: Difference, rejected: int) -> Corpus:
+        """Take the corpus back: all that it would hold is known already."""
         queries.delete_corpus(self._connection, corpus_id=corpus_id)
-        return Corpus(base["id"], base["name"], base["document_count"], rejects.codes.total(), False, 0, difference)
+        return Corpus(base["id"], base["name"], base["document_count"], rejected, False, 0, difference)
