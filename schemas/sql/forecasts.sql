@@ -10,14 +10,16 @@ WHERE model = :model AND state = 'done' AND finished_at > started_at
 ORDER BY finished_at DESC LIMIT :batch;
 
 -- name: token_figures(job_id, batch)^
--- What rows of a job took: of some of them, since to read all would take as long as to label a few.
+-- What rows of a job took: of the first of them, since to read all would take as long as to label a few. In order, or
+-- Postgres would look through other jobs' rows for them.
 SELECT count(*) AS rows, avg(prompt_tokens)::double precision AS prompt_tokens,
     avg(output_tokens)::double precision AS output_tokens,
     coalesce(stddev_samp(output_tokens), 0)::double precision AS output_spread,
     avg(coalesce(cached_tokens, 0))::double precision AS cached_tokens, count(DISTINCT worker) AS workers
 FROM (
     SELECT prompt_tokens, output_tokens, cached_tokens, worker FROM gleaner.labels
-    WHERE job_id = :job_id AND outcome = 'ok' AND prompt_tokens > 0 AND parts = 1 LIMIT :batch
+    WHERE job_id = :job_id AND outcome = 'ok' AND prompt_tokens > 0 AND parts = 1
+    ORDER BY ordinal LIMIT :batch
 ) AS label;
 
 -- name: chars_a_token(job_id, batch)$
@@ -25,7 +27,8 @@ FROM (
 SELECT sum(length(document.text))::double precision / greatest(sum(label.prompt_tokens), 1)
 FROM (
     SELECT ordinal, prompt_tokens FROM gleaner.labels
-    WHERE job_id = :job_id AND outcome = 'ok' AND prompt_tokens > 0 AND parts = 1 LIMIT :batch
+    WHERE job_id = :job_id AND outcome = 'ok' AND prompt_tokens > 0 AND parts = 1
+    ORDER BY ordinal LIMIT :batch
 ) AS label
 JOIN gleaner.jobs AS job ON job.id = :job_id
 JOIN gleaner.documents AS document ON document.corpus_id = job.corpus_id AND document.ordinal = label.ordinal;
