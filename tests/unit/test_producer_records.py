@@ -5,12 +5,12 @@ import re
 from hashlib import sha256
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from producer.records import EXCERPT_CHARS, ID_MAX_BYTES, MADE_ID, Document, FieldMapping, Reject, read_record
 from schemas.errors import UsageError
-from schemas.jsontext import any_string, storable
+from schemas.jsontext import any_string, dump_json, storable
 from schemas.outcomes import DocumentFlag, RejectCode
 
 MAPPING = FieldMapping("id", "text")
@@ -174,13 +174,18 @@ def test_an_escape_that_is_only_text_stays_text() -> None:
 
 
 @given(st.dictionaries(st.sampled_from(["id", "text", "other"]), JSON_VALUES | WILD_TEXT))
+@example({"id": {"\x00": None}, "text": "t"})
+@example({"id": ["\x85"], "text": "t"})
 def test_every_record_becomes_one_storable_document_or_reject(record: dict) -> None:
     made = read_record(record, MAPPING, 15)
     if isinstance(made, Document):
         assert made.external_id
         assert len(made.text) == len(record["text"])
         parts = [made.external_id, made.text, json.loads(made.meta)]
-        unchanged = not any_string(record, lambda item: re.search("[\x00\x80-\x9f\ud800-\udfff]", item) is not None)
+        # An id that is no string is kept as JSON, in which a NUL is escaped already.
+        given_id = record.get("id")
+        seen = {**record, "id": given_id if isinstance(given_id, str) else dump_json(given_id)}
+        unchanged = not any_string(seen, lambda item: re.search("[\x00\x80-\x9f\ud800-\udfff]", item) is not None)
         if unchanged and isinstance(record.get("id"), str) and record["id"].strip():
             rest = {name: value for name, value in record.items() if name not in ("id", "text")}
             assert parts == [record["id"], record["text"], rest]
