@@ -138,7 +138,7 @@ class Settings(BaseSettings):
     poison_limit: int = Field(
         10,
         ge=1,
-        description="Documents of a job that turn out to be poison after which it is paused. Finding one ends about ten "
+        description="Documents of a job that turn out to be poison after which it is paused. Finding one ends some ten "
         "engines; more of them are likely the engine's fault, and a person should look.",
     )
     fair_share: float = Field(

@@ -19,9 +19,10 @@ from worker.flight import Flight, GiveBack, Progress
 from worker.gate import Gate
 from worker.lease import Lease, LeaseKeeper
 from worker.pulse import PulsedEngine
+from worker.retries import retrying, transient
 from worker.row import Row, RowInFlight
 from worker.specs import Specs
-from worker.writer import RowWriter, retrying, transient
+from worker.writer import RowWriter
 
 logger = logging.getLogger(__name__)
 
@@ -79,6 +80,11 @@ class ChunkRunner:
             # Outside of the gate: nobody waits for it.
             self._stopping.wait(error.pause_s)
             raise
+        except Exception as error:
+            # Nothing that we foresaw, before there was a chunk whose fault it could be.
+            logger.exception("job %d chunk %d", job_id, chunk_no)
+            self._stopping.wait(NO_CLAIM_PAUSE_S)
+            raise GiveBack(f"no claim: {error}") from error
 
     def _run(self, job_id: int, chunk_no: int, report: Callable[[Progress], None]) -> str:
         leaving = GiveBack("the worker is leaving", LEAVING_PAUSE_S)

@@ -14,6 +14,7 @@ from psycopg.types.json import Jsonb
 from schemas.database import Connection, Pool, connect, queries
 from schemas.jsontext import make_storable
 from schemas.settings import Settings
+from worker.retries import retrying
 
 logger = logging.getLogger(__name__)
 
@@ -74,6 +75,7 @@ class LeaseKeeper:
         #: Chunks that could not be given back yet.
         self._unreleased: list[_Release] = []
         self._lock = threading.Lock()
+        self._renewal_s = settings.lease_s / RENEWALS_A_LEASE
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._keep_for_ever, name="leases", daemon=True)
 
@@ -82,15 +84,20 @@ class LeaseKeeper:
 
         :raises psycopg.Error: when Postgres can't be reached.
         """
-        with self._pool.connection() as connection:
-            for left in queries.release_left(
-                connection, worker=self._worker, owner=self._owner, chunk_attempts=self._settings.chunk_attempts
-            ):
-                logger.warning(
-                    "job %d chunk %d, left by a process of this name, is %s again (%d failures)",
-                    left["job_id"], left["chunk_no"], left["state"], left["failures"],
-                )  # fmt: skip
+        for left in retrying(self._settings)(self._release_left):
+            logger.warning(
+                "job %d chunk %d, left by a process of this name, is %s again (%d failures)",
+                left["job_id"], left["chunk_no"], left["state"], left["failures"],
+            )  # fmt: skip
         self._thread.start()
+
+    def _release_left(self) -> list[dict[str, Any]]:
+        with self._pool.connection() as connection:
+            return list(
+                queries.release_left(
+                    connection, worker=self._worker, owner=self._owner, chunk_attempts=self._settings.chunk_attempts
+                )
+            )
 
     def stop(self) -> None:
         """Renew no more; try once more to free what could not be freed yet."""
@@ -223,7 +230,7 @@ class LeaseKeeper:
 
     def _keep_for_ever(self) -> None:
         renewed_at = time.monotonic()
-        pause = self._settings.lease_s / RENEWALS_A_LEASE
+        pause = self._renewal_s
         while not self._stop.wait(min(CONTROL_S, pause)):
             self._release_late()
             with self._lock:
@@ -252,7 +259,9 @@ class LeaseKeeper:
     def _renew(self, held: list[Lease]) -> None:
         asked_at = time.monotonic()
         try:
-            with self._pool.connection() as connection:
+            with self._pool.connection() as connection, connection.transaction():
+                # Held up by somebody's lock, it would be too late for all leases.
+                connection.execute("SELECT set_config('lock_timeout', %s, true)", [f"{self._renewal_s / 2 * 1000:.0f}"])
                 kept = {
                     (row["job_id"], row["chunk_no"], row["attempt"])
                     for row in queries.renew_leases(
