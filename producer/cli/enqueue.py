@@ -17,6 +17,7 @@ from producer.readers import Reader, open_reader
 from producer.records import FieldMapping
 from producer.serving import unserved
 from producer.standing import ENDED, state_note
+from schemas.closing import close_job
 from schemas.database import Connection, connect, queries, require_migrated
 from schemas.errors import UsageError
 from schemas.label_spec import MADE_PROMPT, LabelSpec, load_label_spec, template_fields
@@ -103,7 +104,7 @@ def enqueue(
                 queries.set_priority(connection, job_id=job.id, priority=priority)
             published = publish_waiting(connection, broker, settings, model, progress)
         # A worker that died between its last chunk and the job's end left this to do.
-        queries.finish_job(connection, job_id=job.id)
+        close_job(connection, job.id)
         summary = {**_summary(connection, reader, loaded, frozen, job, published), "model": model}
         warnings = [
             state_note(job.id, summary["state"], summary.pop("state_reason")),
