@@ -26,6 +26,11 @@ def unserved(connection: Connection, broker: Celery, model: str) -> str | None:
     return f"{nobody}; served so far: {', '.join(served) or 'no model'}"
 
 
+def served_now(broker: Celery, model: str) -> bool:
+    """Whether a live worker takes from the model's queue; False too when the broker does not say."""
+    return queue_name(model) in (_consumed_queues(broker) or set())
+
+
 def _consumed_queues(broker: Celery) -> set[str] | None:
     """The queues that live workers take from; None when the broker does not say."""
     try:

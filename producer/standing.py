@@ -8,6 +8,8 @@ from schemas.outcomes import Outcome
 
 #: Chunks with an error that are shown: the latest attempts say enough.
 SHOWN_CHUNK_ERRORS = 5
+#: Rows that a job's tokens are told by: to read all would take too long for a glance.
+FIGURE_ROWS = 500
 #: States that a job does not leave.
 ENDED = ("done", "cancelled")
 #: Jobs named when one is not found.
@@ -43,21 +45,24 @@ def finished_rows(ledger: dict[str, Any]) -> int:
     return sum(ledger[outcome] for outcome in Outcome)
 
 
-def job_standing(connection: Connection, job_id: int) -> dict[str, Any]:
+def job_standing(connection: Connection, job_id: int, *, audit: bool = False) -> dict[str, Any]:
     """Everything about one job.
 
+    :param audit: count every row anew, also of chunks that are finished and whose counts were frozen then.
     :raises UsageError: for a job that does not exist; names those that do.
     """
     job = queries.job_by_id(connection, job_id=job_id)
     if job is None:
         raise unknown_job(connection, job_id)
-    ledger = queries.job_ledger(connection, job_id=job_id)
+    ledger = _audited(connection, job_id) if audit else _ledgers(connection, [job_id])[job_id]
     rejects = {row["code"]: row["rejected"] for row in queries.rejects_by_code(connection, corpus_id=job["corpus_id"])}
     return {
         **job,
+        "forecast": queries.forecast_of(connection, job_id=job_id),
+        "took": _took(connection, job),
         "ledger": ledger,
         "balanced": ledger["balanced"],
-        "reasons": [row for row in queries.rows_by_reason(connection, job_id=job_id) if row["reason_code"]],
+        "reasons": list(queries.reasons_of_job(connection, job_id=job_id)),
         "chunks": {row["state"]: row["chunks"] for row in queries.chunks_by_state(connection, job_id=job_id)},
         "chunk_errors": list(queries.chunk_errors(connection, job_id=job_id, batch=SHOWN_CHUNK_ERRORS)),
         "rejects": rejects,
@@ -70,10 +75,30 @@ def job_standing(connection: Connection, job_id: int) -> dict[str, Any]:
 def job_lines(connection: Connection, *, live_only: bool, limit: int) -> list[dict[str, Any]]:
     """Jobs newest first, each with its counts: frozen ones of finished jobs, the ledger's of the others."""
     jobs = list(queries.list_jobs(connection, live_only=live_only, batch=limit))
+    ledgers = _ledgers(connection, [job["id"] for job in jobs if job["final_counts"] is None])
     for job in jobs:
         counts = job.pop("final_counts")
-        # The ledger counts every row of a job; a finished job's counts were frozen so that it need not.
-        ledger = queries.job_ledger(connection, job_id=job["id"]) if counts is None else {**counts, "pending": 0}
+        ledger = ledgers[job["id"]] if counts is None else {**counts, "pending": 0}
         job["counts"] = {name: ledger[name] for name in ("pending", *Outcome)}
         job["rows_per_s"] = rows_per_s(finished_rows(ledger), job["running_s"])
     return jobs
+
+
+def _ledgers(connection: Connection, job_ids: list[int]) -> dict[int, dict[str, Any]]:
+    return {row.pop("job_id"): row for row in queries.counts_of_jobs(connection, job_ids=job_ids)}
+
+
+def _audited(connection: Connection, job_id: int) -> dict[str, Any]:
+    # Every row of a large job takes longer than a statement may.
+    with connection.transaction():
+        connection.execute("SELECT set_config('statement_timeout', '0', true)")
+        ledger: dict[str, Any] = queries.job_ledger(connection, job_id=job_id)
+    return ledger
+
+
+def _took(connection: Connection, job: dict[str, Any]) -> dict[str, float] | None:
+    """Tokens of the whole job, from those of some of its rows: to be held against its forecast. None before any."""
+    rows = queries.token_figures(connection, job_id=job["id"], batch=FIGURE_ROWS)
+    if not rows["rows"]:
+        return None
+    return {name: round(job["total"] * rows[name]) for name in ("prompt_tokens", "output_tokens")}

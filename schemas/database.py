@@ -17,7 +17,7 @@ Connection = psycopg.Connection[DictRow]
 Pool = ConnectionPool[Connection]
 
 #: The revision of migrations/ that this version needs. Here, so that commands need not load Alembic to compare it.
-REVISION = "0002"
+REVISION = "0003"
 
 #: Every statement by its name, as a function of a connection and keyword parameters.
 queries: Any = aiosql.from_path(str(files("schemas") / "sql"), "psycopg", encoding="utf-8")

@@ -34,20 +34,25 @@ class RejectCode(StrEnum):
     """Why an input record could not become a document."""
 
     INVALID_JSON = "invalid_json"
+    INVALID_CSV = "invalid_csv"  #: quotes that do not match
     NOT_AN_OBJECT = "not_an_object"
-    MISSING_ID = "missing_id"
+    WRONG_COLUMNS = "wrong_columns"  #: a row of a CSV file has more or fewer cells than its table
+    MISSING_ID = "missing_id"  #: only in corpora that were loaded before ids were made from content
     MISSING_TEXT = "missing_text"
     TEXT_NOT_STRING = "text_not_string"
+    EMPTY = "empty"  #: the text is nothing but white space
     DUPLICATE_ID = "duplicate_id"
     TOO_LARGE = "too_large"
     BAD_ENCODING = "bad_encoding"
 
 
 class DocumentFlag(StrEnum):
-    """What was changed in a document so that Postgres and the model can take it."""
+    """What was changed in a document so that Postgres and the model can take it, or made for it."""
 
     NUL_REPLACED = "nul_replaced"
     SURROGATE_REPLACED = "surrogate_replaced"
+    C1_REPLACED = "c1_replaced"  #: control characters U+0080 to U+009F: what Windows-1252 has there, else U+FFFD
+    ID_MADE = "id_made"  #: the record had no id, though others have: this one is made from its content
 
 
 class OverLong(StrEnum):

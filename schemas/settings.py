@@ -99,6 +99,12 @@ class Settings(BaseSettings):
         gt=0,
         description="Seconds between two passes of the reconciler. A pass reads only what is open, in milliseconds.",
     )
+    gpu_hour_price: float | None = Field(
+        None,
+        ge=0,
+        description="Price of one GPU for an hour, in any currency: estimates then say what a job costs. "
+        "Not set, because nobody else can know it.",
+    )
 
     # -- worker -----------------------------------------------------------------------------------
     worker_slots: int | None = Field(

@@ -90,17 +90,38 @@ class Corpus(Table, table=True):
     __tablename__ = "corpora"
 
     id: int | None = _id()
-    name: str = Field(sa_type=Text)
+    name: str = Field(sa_type=Text, index=True)
     uri: str = Field(sa_type=Text)
     fingerprint: str = Field(sa_type=Text, unique=True, description="Digest of the bytes and the field mapping.")
     field_mapping: dict[str, Any] = Field(sa_type=JSONB)
+    selection: dict[str, Any] = Field(sa_type=JSONB, description="Which records were to be loaded; {} for all.")
+    base_id: int | None = Field(
+        default=None,
+        sa_type=BigInteger,
+        foreign_key="gleaner.corpora.id",
+        description="The corpus of the same name before it.",
+    )
+    difference: dict[str, Any] | None = Field(
+        default=None, sa_type=JSONB, description="Documents to those of the base."
+    )
     document_count: int = Field(sa_type=BigInteger)
     rejected_count: int = Field(sa_type=BigInteger)
+    unselected_count: int = Field(sa_type=BigInteger, description="Sound records that were not to be loaded.")
     loaded_at: datetime | None = _now()
 
 
+class CorpusRemoved(Table, table=True):
+    """An id that a corpus of new documents alone has not, but what it was compared with had."""
+
+    __tablename__ = "corpus_removed"
+
+    corpus_id: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
+    external_id: str = Field(sa_column=Column(Text, primary_key=True))
+
+
 class Document(Table, table=True):
-    """One text with an id and metadata. ``ordinal`` is the record's position in its corpus, from 0."""
+    """One text with an id and metadata. ``ordinal`` is the record's position in its corpus, from 0; of a corpus whose
+    documents are grouped, their place."""
 
     __tablename__ = "documents"
     __table_args__ = (Index(None, "corpus_id", "external_id"),)
@@ -113,6 +134,9 @@ class Document(Table, table=True):
     meta: dict[str, Any] = Field(sa_type=JSONB)
     content_hash: bytes = Field(sa_type=BYTEA, description="SHA-256 of the text as it was given, UTF-8.")
     flags: list[str] = Field(sa_type=ARRAY(Text))
+    original: str | None = Field(
+        default=None, sa_type=Text, description="The record as it was, as ASCII JSON, where characters were replaced."
+    )
 
 
 class CorpusReject(Table, table=True):
@@ -124,6 +148,7 @@ class CorpusReject(Table, table=True):
     corpus_id: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
     position: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
     line: int = Field(sa_type=BigInteger, description="Where the record starts in its file, from 1.")
+    source: str = Field(sa_type=Text, description="Its file, where the corpus has several.")
     code: str = Field(sa_type=Text)
     reason: str = Field(sa_type=Text)
     excerpt: str = Field(sa_type=Text)
@@ -188,6 +213,7 @@ class Job(Table, table=True):
     final_counts: dict[str, Any] | None = Field(
         default=None, sa_type=JSONB, description="Rows by outcome, frozen when the job is done."
     )
+    forecast: dict[str, Any] | None = Field(default=None, sa_type=JSONB, description="What it was expected to take.")
     submitted_by: str = Field(sa_type=Text)
     created_at: datetime | None = _now()
     started_at: datetime | None = _moment()
@@ -234,6 +260,11 @@ class Chunk(Table, table=True):
     published_at: datetime | None = _moment()
     finished_at: datetime | None = _moment()
     last_error: str | None = Field(default=None, sa_type=Text)
+    # Set by a trigger when the chunk is finished, and unset when it is opened again.
+    counts: dict[str, Any] | None = Field(default=None, sa_type=JSONB, description="Rows by outcome.")
+    reasons: list[dict[str, Any]] | None = Field(
+        default=None, sa_type=JSONB, description="Rows not ok by outcome and reason code."
+    )
 
 
 class Label(Table, table=True):

@@ -13,6 +13,8 @@ from schemas.errors import DatabaseNotMigrated, GleanerError
 
 #: Each command's module holds its Typer app as ``app``. In the order of their use.
 COMMANDS = {
+    "preview": "producer.cli.preview",
+    "estimate": "producer.cli.estimate",
     "enqueue": "producer.cli.enqueue",
     "status": "producer.cli.status",
     "watch": "producer.cli.watch",

@@ -6,15 +6,39 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from psycopg.types.json import Jsonb
 
+from producer.cli.corpus import (
+    Delimiter,
+    Encoding,
+    Format,
+    Header,
+    IdField,
+    Limit,
+    OpenCorpus,
+    Query,
+    Sample,
+    Seed,
+    Sheet,
+    Sources,
+    Table,
+    Text,
+    TextFields,
+    Where,
+    open_corpus,
+    read_prompt,
+    selection,
+    unescaped,
+)
 from producer.cli.options import ChunkSizeOption, priority_number, settings_with
-from producer.cli.output import JsonFlag, counted, print_json, progress_bar, say
-from producer.fields import check_fields
+from producer.cli.output import JsonFlag, console, counted, print_json, progress_bar, say, table
+from producer.difference import Difference
+from producer.duplicates import OnDuplicate
+from producer.estimate import forecast_corpus
 from producer.jobs import FrozenSpec, Job, create_job, freeze_label_spec, job_model
-from producer.loader import Corpus, load_corpus
+from producer.loader import Corpus, LoadRules, load_corpus
 from producer.publish import publish_waiting
-from producer.readers import Reader, open_reader
-from producer.records import FieldMapping
+from producer.readers import ReadOptions
 from producer.serving import unserved
 from producer.standing import ENDED, state_note
 from schemas.closing import close_job
@@ -27,8 +51,6 @@ from schemas.views import column_names
 
 #: Rejects shown in the summary; `producer status JOB --rejects` shows all.
 SHOWN_REJECTS = 3
-#: Endings that say nothing in a corpus's name.
-_ENDINGS = (".gz", ".jsonl", ".ndjson", ".json")
 _PROMPT_IS_MADE = "prompt: made from the schema's descriptions (--prompt or --prompt-file for your own)"
 
 app = typer.Typer(add_completion=False)
@@ -41,15 +63,53 @@ def _policy(value: str) -> OverLong:
         raise typer.BadParameter(f"{value!r} is none of {', '.join(OverLong)}") from None
 
 
+def _on_duplicate(value: str) -> OnDuplicate:
+    try:
+        return OnDuplicate(value)
+    except ValueError:
+        raise typer.BadParameter(f"{value!r} is none of {', '.join(OnDuplicate)}") from None
+
+
 @app.command(epilog="Example: producer enqueue papers.jsonl --schema papers --text-field abstract")
 def enqueue(
-    corpus: Annotated[str, typer.Argument(help="JSONL file, plain or gzip: one JSON object a line.")],
+    corpus: Sources,
     schema: Annotated[
         str,
         typer.Option(help="Label schema: a built-in name, module:Class, a .py file with a class, or a .json file."),
     ],
-    id_field: Annotated[str, typer.Option(help="Field that holds a document's id: text or a whole number.")] = "id",
-    text_field: Annotated[str, typer.Option(help="Field that holds a document's text.")] = "text",
+    id_field: IdField = None,
+    text_field: TextFields = None,
+    text: Text = None,
+    file_format: Format = None,
+    encoding: Encoding = None,
+    delimiter: Delimiter = None,
+    header: Header = None,
+    db_table: Table = None,
+    query: Query = None,
+    sheet: Sheet = None,
+    where: Where = None,
+    limit: Limit = None,
+    sample: Sample = None,
+    seed: Seed = 0,
+    group_by: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Keep documents with the same value of a field together: the engine reads what their prompts have in "
+            "common once."
+        ),
+    ] = None,
+    only_new: Annotated[
+        bool,
+        typer.Option("--only-new", help="Only documents that the corpus of this name did not have, or that changed."),
+    ] = False,
+    on_duplicate: Annotated[
+        OnDuplicate,
+        typer.Option(parser=_on_duplicate, metavar="WHICH", help="Of records with one id keep the first, last or all."),
+    ] = OnDuplicate.FIRST,
+    strict: Annotated[bool, typer.Option("--strict", help="Refuse the corpus if any record is rejected.")] = False,
+    max_rejects: Annotated[
+        str | None, typer.Option(metavar="N|P%", help="Refuse the corpus if more records are rejected.")
+    ] = None,
     model: Annotated[
         str | None, typer.Option(help="Model that labels. Default: GLEANER_MODEL, else the only one served so far.")
     ] = None,
@@ -84,28 +144,49 @@ def enqueue(
     The same call again changes nothing: the corpus is not loaded twice, and what was left of the job is published.
     """
     settings = settings_with(model=model, chunk_size=chunk_size)
-    reader = open_reader(corpus, settings)
+    rules = LoadRules(
+        on_duplicate,
+        *_max_rejects(strict, max_rejects),
+        selection=selection(where, limit, sample, seed, group_by, only_new),
+    )
+    template = None if template is None else unescaped(template)
     with redirect_stdout(sys.stderr):  # whatever a .py file prints is no part of our answer
         spec, notes = load_label_spec(
-            schema, prompt=_prompt(prompt, prompt_file), template=template, name=schema_name, over_long=over_long
+            schema, prompt=read_prompt(prompt, prompt_file), template=template, name=schema_name, over_long=over_long
         )
     column_names(spec)  # a field that can't be a column is said before anything is written
-    mapping = FieldMapping(id_field, text_field)
     with connect(settings, "producer enqueue") as connection, create_app(settings) as broker:
         require_migrated(connection)
         require_broker(broker, settings)
         model = job_model(connection, settings)
-        check_fields(reader, mapping, template_fields(spec.template))
-        with progress_bar(not as_json) as progress:
-            loaded = load_corpus(connection, reader, mapping, name or _corpus_name(corpus), settings, progress)
+        with progress_bar(as_json) as progress:
+            opened = open_corpus(
+                corpus,
+                settings,
+                ReadOptions(file_format, encoding, delimiter, header, db_table, query, sheet),
+                progress,
+                id_field=id_field,
+                text_fields=text_field,
+                text=text,
+                prompt_fields=template_fields(spec.template),
+                name=name,
+            )
+            loaded = load_corpus(connection, opened.reader, opened.mapping, opened.name, settings, progress, rules)
+            if loaded.nothing_new:
+                _nothing_new(loaded, as_json)
+                return
             frozen = freeze_label_spec(connection, spec)
             job = create_job(connection, loaded, frozen, model, settings.chunk_size, priority or 0)
-            if priority is not None and not job.created:
+            if job.created:
+                expected = forecast_corpus(connection, loaded.id, loaded.documents, spec, frozen.id, settings, model)
+                if expected is not None:
+                    queries.set_forecast(connection, job_id=job.id, forecast=Jsonb(expected.as_json()))
+            elif priority is not None:
                 queries.set_priority(connection, job_id=job.id, priority=priority)
             published = publish_waiting(connection, broker, settings, model, progress)
         # A worker that died between its last chunk and the job's end left this to do.
         close_job(connection, job.id)
-        summary = {**_summary(connection, reader, loaded, frozen, job, published), "model": model}
+        summary = {**_summary(connection, opened, loaded, frozen, job, published), "model": model}
         warnings = [
             state_note(job.id, summary["state"], summary.pop("state_reason")),
             None if summary["state"] in ENDED else unserved(connection, broker, model),
@@ -118,29 +199,37 @@ def enqueue(
         _show(summary, spec, (*notes, *([_PROMPT_IS_MADE] if made else [])))
 
 
-def _prompt(prompt: str | None, prompt_file: Path | None) -> str | None:
-    if prompt is not None and prompt_file is not None:
-        raise UsageError("--prompt and --prompt-file say the same thing: give one")
-    if prompt_file is not None:
-        try:
-            prompt = prompt_file.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            cause = getattr(error, "strerror", None) or "it is not UTF-8"
-            raise UsageError(f"--prompt-file {prompt_file}: {cause}") from None
-    if prompt is not None and not prompt.strip():
-        raise UsageError("the prompt is empty: give text, or leave it out for the label schema's own")
-    return prompt
+def _max_rejects(strict: bool, most: str | None) -> tuple[int | None, float | None]:
+    """Records that may be rejected, as a number or as a share of all."""
+    if strict:
+        if most is not None:
+            raise UsageError("--strict allows no reject, --max-rejects some: give one")
+        return 0, None
+    if most is None:
+        return None, None
+    try:
+        if most.endswith("%"):
+            share = float(most[:-1]) / 100
+            if 0 <= share <= 1:
+                return None, share
+        elif int(most) >= 0:
+            return int(most), None
+    except ValueError:
+        pass
+    raise UsageError(f"--max-rejects {most!r}: give a number of records, or a share as in 2%")
 
 
-def _corpus_name(path: str) -> str:
-    name = Path(path).name
-    for ending in _ENDINGS:
-        name = name.removesuffix(ending) or name
-    return name
+def _nothing_new(corpus: Corpus, as_json: bool) -> None:
+    """There is no document to label: say so, and what the corpus was compared with."""
+    assert corpus.difference is not None
+    if as_json:
+        print_json({"job_id": None, "corpus_id": corpus.id, "difference": corpus.difference.as_json()})
+    else:
+        say(f"Nothing new since corpus {corpus.id}, {corpus.name}: {corpus.difference}. No job was made.")
 
 
 def _summary(
-    connection: Connection, reader: Reader, corpus: Corpus, spec: FrozenSpec, job: Job, published: int
+    connection: Connection, opened: OpenCorpus, corpus: Corpus, spec: FrozenSpec, job: Job, published: int
 ) -> dict[str, Any]:
     chunks = {row["state"]: row["chunks"] for row in queries.chunks_by_state(connection, job_id=job.id)}
     stored = queries.job_by_id(connection, job_id=job.id)
@@ -152,9 +241,13 @@ def _summary(
         "corpus_id": corpus.id,
         "corpus": corpus.name,
         "corpus_loaded": corpus.created,
-        "uri": reader.uri,
+        "uri": opened.reader.uri,
+        "unit": opened.reader.unit,
+        "notes": list(opened.notes),
         "documents": corpus.documents,
         "rejected": corpus.rejected,
+        "unselected": corpus.unselected,
+        "difference": corpus.difference.as_json() if corpus.difference else None,
         "rejects": {row["code"]: row["rejected"] for row in queries.rejects_by_code(connection, corpus_id=corpus.id)},
         "first_rejects": list(queries.list_rejects(connection, corpus_id=corpus.id, after=-1, batch=SHOWN_REJECTS)),
         "label_spec": spec.name,
@@ -168,16 +261,16 @@ def _summary(
 
 def _show(summary: dict[str, Any], spec: LabelSpec, notes: tuple[str, ...]) -> None:
     loaded = "loaded" if summary["corpus_loaded"] else "was loaded before"
-    say(
-        f"Corpus {summary['corpus']} {loaded}: {counted(summary['documents'], 'document')}",
-    )
+    say(f"Corpus {summary['corpus']} {loaded}: {counted(summary['documents'], 'document')}")
+    for line in summary["notes"]:
+        say(f"  {line}")
+    if summary["unselected"]:
+        say(f"  {counted(summary['unselected'], 'record')} not selected")
+    if summary["difference"]:
+        difference = Difference(**summary["difference"])
+        say(f"  to corpus {difference.base}, {difference.base_name}, before it: {difference}")
     if summary["rejected"]:
-        codes = ", ".join(f"{count:,} {code}" for code, count in summary["rejects"].items())
-        say(f"  {counted(summary['rejected'], 'record')} rejected: {codes}")
-        for reject in summary["first_rejects"]:
-            say(f"    line {reject['line']}: {reject['code']}: {reject['reason']}")
-        if summary["rejected"] > len(summary["first_rejects"]):
-            say(f"    all of them: producer status {summary['job_id']} --rejects")
+        _show_rejects(summary)
     say(f"Label spec {spec.name}_v{summary['version']}: {counted(len(spec.json_schema['properties']), 'field')}")
     if summary["new_version"]:
         name, version = spec.name, summary["version"]
@@ -196,3 +289,17 @@ def _show(summary: dict[str, Any], spec: LabelSpec, notes: tuple[str, ...]) -> N
     for warning in summary["warnings"]:
         say(f"Warning: {warning}")
     say(f"Next: producer watch {summary['job_id']}; producer status {summary['job_id']}")
+
+
+def _show_rejects(summary: dict[str, Any]) -> None:
+    records = summary["documents"] + summary["rejected"] + summary["unselected"]
+    say(f"  {counted(summary['rejected'], 'record')} rejected, {summary['rejected'] / records:.2%}:")
+    lines = table("   ", "code", "records")
+    for code, count in summary["rejects"].items():
+        lines.add_row("", code, f"{count:,}")
+    console().print(lines)
+    for reject in summary["first_rejects"]:
+        source = f" of {reject['source']}" if reject["source"] else ""
+        say(f"    {summary['unit']} {reject['line']}{source}: {reject['code']}: {reject['reason']}")
+    if summary["rejected"] > len(summary["first_rejects"]):
+        say(f"    all of them: producer status {summary['job_id']} --rejects")

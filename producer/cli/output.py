@@ -20,6 +20,8 @@ from producer.progress import silent
 PIPE_WIDTH = 200
 #: Seconds between two redraws of a bar.
 REDRAW_S = 0.1
+#: Seconds between two lines of progress for machines, and before the first.
+JSON_LINE_S = 2.0
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else on stdout.")]
 
@@ -82,9 +84,12 @@ def duration(seconds: float) -> str:
 
 
 @contextmanager
-def progress_bar(shown: bool) -> Iterator[ProgressCallback]:
-    """A bar a stage on stderr, if it is a terminal and ``shown``."""
-    if not (shown and sys.stderr.isatty()):
+def progress_bar(as_json: bool) -> Iterator[ProgressCallback]:
+    """A bar a stage on stderr, if it is a terminal; with ``as_json`` a JSON object a line there, for machines."""
+    if as_json:
+        yield _json_lines()
+        return
+    if not sys.stderr.isatty():
         yield silent
         return
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
@@ -100,7 +105,21 @@ def progress_bar(shown: bool) -> Iterator[ProgressCallback]:
             drawn = now
             task = stages.get(stage)
             if task is None:
-                task = stages[stage] = bars.add_task(stage.ljust(len("publishing")), total=total)
-            bars.update(task, completed=done, total=total)
+                task = stages[stage] = bars.add_task(stage.ljust(len("publishing")), total=total or None)
+            bars.update(task, completed=done, total=total or None)
 
         yield show
+
+
+def _json_lines() -> ProgressCallback:
+    """Writes a line every few seconds: what is done sooner needs none."""
+    written = time.monotonic()
+
+    def show(stage: str, done: int, total: int) -> None:
+        nonlocal written
+        now = time.monotonic()
+        if now - written >= JSON_LINE_S:
+            written = now
+            note(json.dumps({"stage": stage, "done": done, "total": total or None}))
+
+    return show

@@ -7,13 +7,11 @@ import typer
 
 from producer.cli.jobs import show_jobs
 from producer.cli.output import JsonFlag, counted, duration, print_json, say, whole_number
-from producer.serving import unserved
 from producer.standing import ENDED, finished_rows, job_lines, job_standing, state_note
 from schemas.database import Connection, connect, queries
 from schemas.errors import UsageError
 from schemas.outcomes import Outcome
-from schemas.queue import create_app
-from schemas.settings import load_settings
+from schemas.settings import Settings, load_settings
 
 #: Rejects fetched at a time.
 REJECT_PAGE = 1000
@@ -34,21 +32,22 @@ def status(
     rejects: Annotated[
         bool, typer.Option("--rejects", help="List every record of the corpus that could not become a document.")
     ] = False,
+    audit: Annotated[
+        bool, typer.Option("--audit", help="Count every row anew, also those of chunks that are finished.")
+    ] = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Show where a job stands: total = pending + rows by outcome, or exit 1."""
-    if job is None and rejects:
-        raise UsageError("--rejects needs a job: producer status JOB --rejects")
+    if job is None and (rejects or audit):
+        raise UsageError(f"{'--rejects' if rejects else '--audit'} needs a job: producer status JOB")
     settings = load_settings()
     with connect(settings, "producer status") as connection:
         if job is None:
             _show_live(job_lines(connection, live_only=True, limit=SHOWN_JOBS), as_json)
             return
-        standing = job_standing(connection, job)
+        standing = job_standing(connection, job, audit=audit)
         if standing["state"] not in ENDED:
-            with create_app(settings) as broker:
-                warning = unserved(connection, broker, standing["model"])
-            standing["warnings"] += [warning] if warning else []
+            standing["warnings"] += _warnings(settings, connection, standing["model"])
         if as_json:
             listed = {"reject_list": list(_rejects(connection, standing["corpus_id"]))} if rejects else {}
             print_json({**standing, **listed})
@@ -56,9 +55,20 @@ def status(
             _show(standing)
             if rejects:
                 for reject in _rejects(connection, standing["corpus_id"]):
-                    say(f"  line {reject['line']}: {reject['code']}: {reject['reason']}: {reject['excerpt']!r}")
+                    source = f" of {reject['source']}" if reject["source"] else ""
+                    say(f"  line {reject['line']}{source}: {reject['code']}: {reject['reason']}: {reject['excerpt']!r}")
     if not standing["balanced"]:
         raise typer.Exit(1)
+
+
+def _warnings(settings: Settings, connection: Connection, model: str) -> list[str]:
+    # Celery takes twice as long to import as all the rest of this command takes.
+    from producer.serving import unserved  # noqa: PLC0415
+    from schemas.queue import create_app  # noqa: PLC0415
+
+    with create_app(settings) as broker:
+        warning = unserved(connection, broker, model)
+    return [warning] if warning else []
 
 
 def _show_live(jobs: list[dict[str, Any]], as_json: bool) -> None:
@@ -79,6 +89,23 @@ def _rejects(connection: Connection, corpus_id: int) -> Iterator[dict[str, Any]]
         after = page[-1]["position"]
 
 
+def _show_forecast(job: dict[str, Any]) -> None:
+    """What was expected, and what it is so far: seconds of a job that runs are those of its rows at their rate."""
+    expected, took = job["forecast"], job["took"]
+    if not expected:
+        return
+    seconds = "unknown time" if expected["seconds"] is None else duration(expected["seconds"])
+    cost = "" if expected["cost"] is None else f", cost {expected['cost']:,.2f}"
+    said = f"{seconds}{cost}, {expected['prompt_tokens']:,} prompt + {expected['output_tokens']:,} output tokens"
+    say(f"  forecast    {said}")
+    if took is None or not job["rows_per_s"]:
+        return
+    ended = job["state"] in ENDED
+    tokens = f"about {took['prompt_tokens']:,} prompt + {took['output_tokens']:,} output tokens"
+    time = duration(job["running_s"] if ended else job["total"] / job["rows_per_s"])
+    say(f"  {'it took' if ended else 'it will be'}".ljust(14) + f"{time}, {tokens}")
+
+
 def _show(job: dict[str, Any]) -> None:
     ledger = job["ledger"]
     say(f"Job {job['id']}: {job['state']}")
@@ -92,6 +119,7 @@ def _show(job: dict[str, Any]) -> None:
     say(f"  submitted   {job['created_at']:%Y-%m-%d %H:%M} by {job['submitted_by']}")
     speed = "" if job["rows_per_s"] is None else f", {job['rows_per_s']:,.1f} documents/s"
     say(f"  running     {'not yet' if job['running_s'] is None else duration(job['running_s'])}{speed}")
+    _show_forecast(job)
     parts = " + ".join(f"{ledger[name]:,} {name}" for name in ("pending", *Outcome))
     say(f"Ledger: {ledger['total']:,} total = {parts}: {'balanced' if ledger['balanced'] else 'NOT BALANCED'}")
     if not ledger["balanced"]:

@@ -1,16 +1,108 @@
 """Readers of corpora: one module a format, behind :class:`Reader`."""
 
-from producer.readers.base import Advance, Reader, Record
-from producer.readers.jsonl import JsonlReader
+from collections.abc import Sequence
+from pathlib import Path
+
+from producer.progress import Progress, silent
+from producer.readers.base import Advance, Reader, ReadOptions, Record
+from producer.readers.detect import FORMATS, detect_format
+from producer.readers.encoding import known
+from producer.readers.file import CorpusFile
+from producer.readers.many import ManyReader
+from producer.readers.sources import POSTGRES, Found, find_files, without_secrets
+from schemas.errors import UsageError
 from schemas.settings import Settings
 
-__all__ = ["Advance", "Reader", "Record", "open_reader"]
+__all__ = ["FORMATS", "Advance", "ReadOptions", "Reader", "Record", "open_reader"]
+
+_DEFAULTS = ReadOptions()
 
 
-def open_reader(uri: str, settings: Settings) -> Reader:
+def open_reader(
+    sources: str | Sequence[str],
+    settings: Settings,
+    options: ReadOptions = _DEFAULTS,
+    progress: Progress = silent,
+) -> Reader:
     """The reader of a corpus.
 
-    :param uri: the path of a JSONL file, plain or gzip.
-    :raises UsageError: for a file that is missing, empty, unreadable or not a file.
+    :param sources: paths of files, folders or globs, URLs, ``-`` for stdin, or one Postgres URL.
+    :param progress: told of what must be copied here before it can be read twice.
+    :raises UsageError: for what is missing, empty, unreadable or of no known format, and for files of several formats.
+    :raises GleanerError: when something can't be fetched.
     """
-    return JsonlReader(uri, max_bytes=settings.record_max_bytes)
+    given = [sources] if isinstance(sources, str) else list(sources)
+    if options.encoding is not None and not known(options.encoding):
+        raise UsageError(f"--encoding {options.encoding!r} is no encoding: utf-8, cp1252, utf-16 and the like")
+    if options.format is not None and options.format not in FORMATS:
+        raise UsageError(f"--format {options.format!r} is none of {', '.join(FORMATS)}")
+    database = [source for source in given if source.startswith(POSTGRES)]
+    if database:
+        from producer.readers.postgres import PostgresReader  # noqa: PLC0415
+
+        if len(given) > 1:
+            raise UsageError("a Postgres query is a corpus by itself: give nothing beside it")
+        return PostgresReader(given[0], options)
+    found = _files(given, progress)
+    formats = {id(one): options.format or detect_format(one.file) for one in found}
+    if len(set(formats.values())) > 1:
+        raise UsageError(_mixed([(one.name, formats[id(one)]) for one in found]))
+    uri = ", ".join(without_secrets(source) if "://" in source else str(Path(source).absolute()) for source in given)
+    kind = next(iter(formats.values()))
+    if kind == "text":
+        from producer.readers.text import TextFilesReader  # noqa: PLC0415
+
+        return TextFilesReader(
+            [one.file for one in found], [one.name for one in found], uri, settings.record_max_bytes, options.encoding
+        )
+    readers = [_reader(one.file, kind, settings, options) for one in found]
+    return readers[0] if len(readers) == 1 else ManyReader(readers, [one.name for one in found], uri)
+
+
+def _files(given: Sequence[str], progress: Progress) -> list[Found]:
+    if len(given) == 1 and Path(given[0]).is_dir():
+        from producer.readers.arrow import saved_data_set  # noqa: PLC0415
+
+        parts = saved_data_set(Path(given[0]))
+        if parts is not None:
+            return [Found(CorpusFile(str(path)), path.name) for path in parts]
+    return find_files(given, lambda done: progress("fetching", done, 0))
+
+
+def _reader(file: CorpusFile, kind: str, settings: Settings, options: ReadOptions) -> Reader:
+    # Imported where they are used: a corpus of JSON Lines needs none of the others' libraries.
+    limit = settings.record_max_bytes
+    match kind:
+        case "jsonl":
+            from producer.readers.jsonl import JsonlReader  # noqa: PLC0415
+
+            return JsonlReader(file, limit, options.encoding)
+        case "json":
+            from producer.readers.json_document import JsonDocumentReader  # noqa: PLC0415
+
+            return JsonDocumentReader(file, limit, options.encoding)
+        case "csv":
+            from producer.readers.delimited import DelimitedReader  # noqa: PLC0415
+
+            return DelimitedReader(file, limit, options)
+        case "parquet":
+            from producer.readers.arrow import ParquetReader  # noqa: PLC0415
+
+            return ParquetReader(file, limit)
+        case "arrow":
+            from producer.readers.arrow import ArrowReader  # noqa: PLC0415
+
+            return ArrowReader(file, limit)
+        case "sqlite":
+            from producer.readers.sqlite import SqliteReader  # noqa: PLC0415
+
+            return SqliteReader(file, limit, options)
+    from producer.readers.workbook import WorkbookReader  # noqa: PLC0415
+
+    return WorkbookReader(file, options)
+
+
+def _mixed(found: Sequence[tuple[str, str]]) -> str:
+    first = {kind: name for name, kind in reversed(found)}
+    listed = ", ".join(f"{kind} ({name})" for kind, name in sorted(first.items()))
+    return f"the files are of several formats: {listed}. Give those of one format, as in 'folder/*.jsonl'."

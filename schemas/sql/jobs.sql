@@ -78,7 +78,7 @@ WHERE NOT :live_only OR job.state NOT IN ('done', 'cancelled')
 ORDER BY job.id DESC LIMIT :batch;
 
 -- name: job_ledger(job_id)^
--- The ledger of a job: total = pending + rows by outcome, or balanced is false.
+-- The ledger of a job, every row counted: total = pending + rows by outcome, or balanced is false.
 SELECT total, pending, ok, truncated, invalid, rejected, failed, cancelled, balanced
 FROM gleaner.ledger WHERE job_id = :job_id;
 
@@ -87,13 +87,8 @@ FROM gleaner.ledger WHERE job_id = :job_id;
 SELECT job.state, ledger.total, ledger.pending, ledger.ok, ledger.truncated, ledger.invalid, ledger.rejected,
     ledger.failed, ledger.cancelled, ledger.balanced, job.model, job.state_reason,
     extract(epoch FROM coalesce(job.finished_at, now()) - job.started_at)::double precision AS running_s
-FROM gleaner.jobs AS job JOIN gleaner.ledger AS ledger ON ledger.job_id = job.id
+FROM gleaner.jobs AS job JOIN gleaner.progress AS ledger ON ledger.job_id = job.id
 WHERE job.id = :job_id;
-
--- name: rows_by_reason(job_id)
--- Rows of a job by outcome and reason code.
-SELECT outcome, reason_code, count(*) AS rows FROM gleaner.labels
-WHERE job_id = :job_id GROUP BY outcome, reason_code ORDER BY count(*) DESC, outcome, reason_code;
 
 -- name: count_history(job_id)$
 -- Rows of a job that were taken out to be tried again.

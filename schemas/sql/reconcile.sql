@@ -81,8 +81,8 @@ WHERE NOT EXISTS (
 ORDER BY document.ordinal;
 
 -- name: halve_chunk(job_id, chunk_no, middle)$
--- Cut a quarantined chunk in two before the document `middle`; both stay quarantined, and each is tried alone. Returns
--- the number of the second. Under the lock of open_ordinals.
+-- Cut a quarantined chunk in two before the document `middle`; both stay quarantined, and each is tried alone. Rows go
+-- with their half. Returns the number of the second. Under the lock of open_ordinals.
 WITH whole AS (
     SELECT chunk.last_ordinal, job.corpus_id FROM gleaner.chunks AS chunk JOIN gleaner.jobs AS job ON job.id = chunk.job_id
     WHERE chunk.job_id = :job_id AND chunk.chunk_no = :chunk_no
@@ -95,6 +95,10 @@ WITH whole AS (
         'quarantined', 0, 0, 'half of chunk ' || :chunk_no
     FROM whole
     RETURNING chunk_no, size
+), moved AS (
+    UPDATE gleaner.labels AS label SET chunk_no = second.chunk_no
+    FROM second WHERE label.job_id = :job_id AND label.ordinal >= :middle AND label.chunk_no = :chunk_no
+        AND label.ordinal <= (SELECT last_ordinal FROM whole)
 )
 UPDATE gleaner.chunks AS chunk
 SET last_ordinal = :middle - 1, size = chunk.size - second.size, attempt = chunk.attempt + 1,

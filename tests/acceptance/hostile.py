@@ -60,11 +60,11 @@ TRICKS = {
     "line-ends": "\r\n" * 1000 + "end",
 }
 
+#: Texts that make no document: nothing but white space.
+EMPTY = {"nothing": "", "spaces": "   ", "wide-spaces": "\u3000\u2003\u00a0\n\t"}
+
 #: Rows that can't be labelled, with the reason that they must end with.
 WITHOUT_LABEL = {
-    "empty": ("", "empty"),
-    "spaces": ("   ", "empty"),
-    "wide-spaces": ("\u3000\u2003\u00a0\n\t", "empty"),
     "one-word-of-200000": ("a" * 200_000, "over_long"),
     "word-of-200000-mixed": ("abcdefghij" * 20_000, "over_long"),
     "chinese-200000": ("河" * 200_000, "over_long"),
@@ -79,6 +79,7 @@ def documents() -> list[dict[str, Any]]:
     """The hundred records, each kind between good ones."""
     odd = [{"id": f"script-{name}", "text": text} for name, text in SCRIPTS.items()]
     odd += [{"id": f"trick-{name}", "text": text} for name, text in TRICKS.items()]
+    odd += [{"id": f"empty-{name}", "text": text} for name, text in EMPTY.items()]
     odd += [{"id": f"none-{name}", "text": text} for name, (text, _) in WITHOUT_LABEL.items()]
     good = good_documents(COUNT - len(odd))
     mixed: list[dict[str, Any]] = []

@@ -69,12 +69,33 @@ def test_a_file_of_blank_lines(fails_here: Callable, write_corpus: Callable) -> 
 
 
 def test_a_folder(fails_here: Callable, tmp_path: Path) -> None:
-    assert_says(fails_here(2, "enqueue", tmp_path, "--schema", "papers"), "is a folder: give a file")
+    assert_says(fails_here(2, "enqueue", tmp_path, "--schema", "papers"), "is a folder without a file")
 
 
-def test_a_file_that_is_not_jsonl(fails_here: Callable, write_corpus: Callable) -> None:
-    error = fails_here(2, "enqueue", write_corpus(["id,text", "1,hello"]), "--schema", "papers")
+def test_a_file_of_lines_that_are_no_records(fails_here: Callable, write_corpus: Callable) -> None:
+    error = fails_here(2, "enqueue", write_corpus(["hello", "world"]), "--schema", "papers")
     assert_says(error, "2 invalid_json", "on line 1: Expecting value")
+
+
+def test_a_corpus_with_too_many_rejects(fails_here: Callable, write_corpus: Callable) -> None:
+    call = ["enqueue", write_corpus([{"id": 1, "text": "t"}, "broken", {"id": 1, "text": "t"}]), "--schema", "papers"]
+    assert_says(fails_here(2, *call, "--strict"), "1 rejected so far, none is allowed (1 invalid_json)", "on line 2")
+    assert_says(fails_here(2, *call, "--max-rejects", "1"), "2 rejected so far, 1 are allowed", "1 duplicate_id")
+    assert_says(fails_here(2, *call, "--max-rejects", "50%"), "2 of 3 records are rejected, over 50%")
+    assert_says(fails_here(2, *call, "--max-rejects", "many"), "--max-rejects 'many': give a number")
+    assert_says(fails_here(2, *call, "--max-rejects", "1", "--strict"), "--strict allows no reject")
+
+
+def test_options_that_say_nothing(fails_here: Callable, corpus: Path) -> None:
+    for options, words in (
+        (["--format", "xml"], "--format 'xml' is none of jsonl"),
+        (["--encoding", "utf-9"], "--encoding 'utf-9' is no encoding"),
+        (["--where", "year"], "--where 'year' is no comparison"),
+        (["--where", "year>3000"], "none of 2 documents"),
+        (["--limit", "1", "--sample", "1"], "--limit takes the first documents"),
+        (["--text", "{a}", "--text-field", "b"], "--text and --text-field say the same thing"),
+    ):
+        assert_says(fails_here(2, "enqueue", corpus, "--schema", "papers", *options), words)
 
 
 def test_an_unknown_field(fails: Callable, corpus: Path) -> None:

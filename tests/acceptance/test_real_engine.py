@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hostile import COUNT, TRICKS, WITHOUT_LABEL, documents, good_documents
+from hostile import COUNT, EMPTY, TRICKS, WITHOUT_LABEL, documents, good_documents
 
 from schemas.label_spec import load_label_spec
 from worker.check import LabelCheck
@@ -57,7 +57,7 @@ def test_the_demo_corpus_ends_in_typed_rows_and_reasons(real_worker: Any, tmp_pa
     job = label(real_worker, corpus, "--schema", "papers", "--text-field", "abstract", "--chunk-size", "16")
 
     rows = rows_of(real_worker, "papers", job)
-    assert len(rows) == 30
+    assert len(rows) == 28
     check = LabelCheck(load_label_spec("papers")[0])
     labelled = {name: row for name, row in rows.items() if row["outcome"] == "ok"}
     assert len(labelled) >= 24
@@ -66,14 +66,14 @@ def test_the_demo_corpus_ends_in_typed_rows_and_reasons(real_worker: Any, tmp_pa
         assert check.validated(fields) == fields
     assert {type(row["claims_power_law"]) for row in labelled.values()} == {bool}
     reasons = {name: row["reason_code"] for name, row in rows.items() if row["outcome"] == "rejected"}
-    assert reasons == {"bad-empty": "empty", "bad-white-space": "empty", "bad-too-long": "over_long"}
+    assert reasons == {"bad-too-long": "over_long"}
     assert rows["bad-nul"]["document_flags"] == ["nul_replaced"]
     assert rows["bad-lone-surrogate"]["document_flags"] == ["surrogate_replaced"]
     assert rows["bad-injection"]["outcome"] == "ok"
 
     status = json.loads(real_worker.producer("status", str(job), "--json").stdout)
     assert {reject["code"] for reject in rejects_of(real_worker, job)} == {
-        "duplicate_id", "invalid_json", "missing_text",
+        "duplicate_id", "invalid_json", "missing_text", "empty",
     }  # fmt: skip
     assert status["ledger"]["balanced"]
 
@@ -117,8 +117,10 @@ def test_hostile_documents_cost_only_themselves(real_worker: Any, tmp_path: Path
     alone.write_text("".join(json.dumps(record) + "\n" for record in good))
     schema.write_text(json.dumps(RIVERS))
 
-    rows = rows_of(real_worker, "rivers", label(real_worker, corpus, "--schema", schema))
-    assert len(rows) == COUNT
+    job = label(real_worker, corpus, "--schema", schema)
+    rows = rows_of(real_worker, "rivers", job)
+    assert len(rows) == COUNT - len(EMPTY)
+    assert [reject["code"] for reject in rejects_of(real_worker, job)] == ["empty"] * len(EMPTY)
     for name, (_, reason) in WITHOUT_LABEL.items():
         row = rows.pop(f"none-{name}")
         assert (row["outcome"], row["reason_code"]) == ("rejected", reason), name

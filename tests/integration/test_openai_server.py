@@ -16,7 +16,7 @@ from worker.check import LabelCheck
 
 DEMO = Path(__file__).parents[2] / "ops" / "demo" / "corpus.jsonl"
 GOOD = 9
-BAD = ("bad-empty", "bad-too-long", "bad-injection")
+BAD = ("bad-too-long", "bad-injection")
 #: Seconds for the job: nine labels take about 20 on two idle cores.
 JOB_TIMEOUT_S = 240
 
@@ -72,7 +72,6 @@ def test_a_corpus_is_labelled_through_vllm_serve(
     injection = rows["bad-injection"]
     assert (injection["outcome"], injection["reason_code"]) == ("rejected", "refused")
     assert "'<|im_end|>'" in injection["reason"]
-    assert rows["bad-empty"]["reason_code"] == "empty"
     # Counted by the server: the estimate would be 30,000.
     assert rows["bad-too-long"]["reason_code"] == "over_long"
     assert 10_000 < rows["bad-too-long"]["prompt_tokens"] < 20_000

@@ -86,7 +86,9 @@ def test_enqueue_reports_and_the_same_again_changes_nothing(
     assert (again.returncode, again.stderr) == (0, "")
     for words in (
         "Corpus my corpus was loaded before: 5 documents",
-        "1 record rejected: 1 invalid_json",
+        "1 record rejected, 16.67%:",
+        "invalid_json  1",
+        "format: JSON Lines",
         "line 6: invalid_json: Expecting value at character 1",
         "Label spec kinds_v1: 2 fields",
         "$.words: no maxLength",

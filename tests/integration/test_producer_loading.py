@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from producer import loader
+from producer import duplicates, loader
 from producer.loader import Corpus, load_corpus
 from producer.progress import silent
 from producer.readers import open_reader
@@ -61,14 +61,15 @@ def test_every_record_is_a_document_or_a_reject(database: Connection, load: Call
                 {"id": "a", "text": "first", "year": 1999, "tags": ["x"]},
                 "not json",
                 "",
-                {"id": "b", "text": ""},
+                {"id": "b", "text": " t "},
                 {"id": "c"},
+                {"id": "e", "text": ""},
                 '{"id": "d", "text": "n\\u0000l \\ud83d", "m": {"\\u0000": "\\udfff"}}',
                 {"id": 7, "text": "tab\t newline\n backslash \\ \\N quote '\" {braces} é 漢 🜁"},
             ]
         )
     )
-    assert (corpus.documents, corpus.rejected, corpus.created) == (4, 2, True)
+    assert (corpus.documents, corpus.rejected, corpus.created) == (4, 3, True)
     a, b, d, seven = documents_of(database, corpus)
     assert a == {
         "ordinal": 0,
@@ -78,21 +79,25 @@ def test_every_record_is_a_document_or_a_reject(database: Connection, load: Call
         "content_hash": sha256(b"first").digest(),
         "flags": [],
     }
-    assert (b["ordinal"], b["text"]) == (2, "")
-    assert (d["ordinal"], d["text"], d["meta"]) == (4, "n\ufffdl \ufffd", {"m": {"\ufffd": "\ufffd"}})
+    assert (b["ordinal"], b["text"]) == (2, " t ")
+    assert (d["ordinal"], d["text"], d["meta"]) == (5, "n\ufffdl \ufffd", {"m": {"\ufffd": "\ufffd"}})
     assert d["flags"] == ["nul_replaced", "surrogate_replaced"]
     assert d["content_hash"] == sha256("n\x00l \ud83d".encode("utf-8", "surrogatepass")).digest()
     assert seven["external_id"] == "7"
     assert seven["text"] == "tab\t newline\n backslash \\ \\N quote '\" {braces} é 漢 🜁"
-    assert [row[:3] for row in rejects_of(database, corpus)] == [(1, 2, "invalid_json"), (3, 5, "missing_text")]
+    assert [row[:3] for row in rejects_of(database, corpus)] == [
+        (1, 2, "invalid_json"),
+        (3, 5, "missing_text"),
+        (4, 6, "empty"),
+    ]
     stored = database.execute("SELECT document_count, rejected_count, field_mapping FROM gleaner.corpora").fetchone()
-    assert stored == {"document_count": 4, "rejected_count": 2, "field_mapping": {"id": "id", "text": "text"}}
+    assert stored == {"document_count": 4, "rejected_count": 3, "field_mapping": {"id": "id", "text": "text"}}
 
 
 def test_of_records_with_one_id_the_first_is_kept(
     database: Connection, load: Callable, write_corpus: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loader, "_FETCH_ROWS", 1)
+    monkeypatch.setattr(duplicates, "_FETCH_ROWS", 1)
     monkeypatch.setattr(loader, "_SPOOL_BYTES", 10)
     rows = [
         *("", {"id": "a"}, {"id": "a", "text": "kept"}, "", "", {"id": 7, "text": "kept"}),
@@ -136,8 +141,8 @@ def test_a_corpus_without_a_document_is_refused_and_not_kept(
     path = write_corpus(["", {"id": 1}, {"id": 2}, "[]"])
     with pytest.raises(UsageError) as caught:
         load(path)
-    assert f"no record of {path} can be a document (2 missing_text, 1 not_an_object)" in str(caught.value)
-    assert "The first, on line 2: no field 'text'" in str(caught.value)
+    assert "no record can be a document (2 missing_text, 1 not_an_object)" in str(caught.value)
+    assert f"The first, on line 2: no field 'text'. Nothing of {path} was kept." in str(caught.value)
     with pytest.raises(UsageError, match="holds no record"):
         load(write_corpus(["", " "]))
     assert_nothing_kept(database)
@@ -245,3 +250,44 @@ def test_many_records_with_one_id_load_quickly(database: Connection, load: Calla
     assert (corpus.documents, corpus.rejected) == (1, len(records) - 1)
     assert [document["ordinal"] for document in documents_of(database, corpus)] == [0]
     assert time.monotonic() - began < 8  # half a second; each compared with each takes 25
+
+
+#: What is in the database when a producer is killed, from the first step to the last.
+STEPS = (
+    "SELECT 1 FROM pg_stat_progress_copy WHERE tuples_processed > 500",
+    "SELECT 1 FROM pg_stat_activity WHERE query LIKE 'CREATE TEMP TABLE twins%%'",
+    "SELECT 1 FROM gleaner.corpora",
+    "SELECT 1 FROM gleaner.label_specs",
+    "SELECT 1 FROM gleaner.jobs",
+    "SELECT 1 FROM gleaner.chunks WHERE published_at IS NOT NULL",
+)
+
+
+def test_killed_at_any_step_the_next_call_ends_as_if_nothing_had_been(
+    database: Connection, write_corpus: Callable, start_cli: Callable, run_cli: Callable, published: Callable
+) -> None:
+    documents = 20_000
+    call = ["enqueue", large_corpus(write_corpus, documents), "--schema", "papers", "--chunk-size", "2", "--json"]
+    for step in STEPS:
+        process = start_cli(*call)
+        while process.poll() is None and not database.execute(step).fetchall():
+            pass
+        process.kill()
+        process.wait()
+    done = run_cli(*call)
+    assert done.returncode == 0, done.stderr
+    summary = json.loads(done.stdout)
+    assert (summary["job_id"], summary["documents"], summary["rejects"]) == (1, documents - 10, {"duplicate_id": 10})
+    counts = database.execute(
+        "SELECT (SELECT count(*) FROM gleaner.corpora) AS corpora,"
+        " (SELECT count(*) FROM gleaner.documents) AS documents,"
+        " (SELECT count(*) FROM gleaner.label_specs) AS specs, (SELECT count(*) FROM gleaner.jobs) AS jobs,"
+        " (SELECT count(*) FROM gleaner.chunks WHERE published_at IS NULL) AS unpublished,"
+        " (SELECT sum(size) FROM gleaner.chunks) AS cut"
+    ).fetchone()
+    assert counts == {
+        **{"corpora": 1, "documents": documents - 10, "specs": 1, "jobs": 1},
+        **{"unpublished": 0, "cut": documents - 10},
+    }
+    messages = {message["headers"]["kwargsrepr"] for message in published()}
+    assert len(messages) == summary["chunks"] == (documents - 10) // 2

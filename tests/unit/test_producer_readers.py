@@ -14,6 +14,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from producer.readers.base import Record
+from producer.readers.file import CorpusFile
 from producer.readers.jsonl import JsonlReader
 from producer.records import Reject
 from schemas.errors import GleanerError, UsageError
@@ -28,7 +29,7 @@ OBJECTS = st.dictionaries(
 
 
 def records_of(path: Path, max_bytes: int = MAX_BYTES) -> list[Record]:
-    reader = JsonlReader(str(path), max_bytes)
+    reader = JsonlReader(CorpusFile(str(path)), max_bytes)
     reader.digest(lambda _: None)
     return list(reader.records(lambda _: None))
 
@@ -53,7 +54,9 @@ def test_positions_count_records_and_lines_count_lines(tmp_path: Path) -> None:
     ("line", "code", "words"),
     [
         (b'{"a": "\xff"}', RejectCode.BAD_ENCODING, "byte 0xff at byte 8"),
-        (b"\xff\xfe{\x00", RejectCode.BAD_ENCODING, "byte 0xff at byte 1"),
+        (b"\xfe{\x00", RejectCode.BAD_ENCODING, "byte 0xfe at byte 1"),
+        (b'{"a": 1, "b": {"c": 2, "c": 3}}', RejectCode.INVALID_JSON, "the key 'c' stands twice in one object"),
+        (b'{"a" : 1, "a" : 1}', RejectCode.INVALID_JSON, "the key 'a' stands twice"),
         (b'{"a": "open', RejectCode.INVALID_JSON, "character 7"),
         (b'{"a": 1} {"a": 2}', RejectCode.INVALID_JSON, "Extra data"),
         (b'{"a": NaN}', RejectCode.INVALID_JSON, "NaN"),
@@ -111,7 +114,7 @@ def test_a_huge_line_is_never_held_in_memory(tmp_path: Path) -> None:
 def test_gzip_is_told_by_its_bytes_and_digested_as_stored(tmp_path: Path) -> None:
     path = tmp_path / "no_ending"
     path.write_bytes(gzip.compress(b'{"a": 1}\n') + gzip.compress(b'{"a": 2}\n'))
-    reader = JsonlReader(str(path), MAX_BYTES)
+    reader = JsonlReader(CorpusFile(str(path)), MAX_BYTES)
     assert reader.digest(lambda _: None) == sha256(path.read_bytes()).hexdigest()
     assert contents(list(reader.records(lambda _: None))) == [{"a": 1}, {"a": 2}]
 
@@ -128,7 +131,7 @@ def test_damaged_gzip_is_refused(tmp_path: Path, damage: Callable[[bytes], bytes
 def test_a_file_that_changed_since_its_digest_is_refused(tmp_path: Path, compress: Callable[[bytes], bytes]) -> None:
     path = tmp_path / "corpus.jsonl"
     path.write_bytes(compress(b'{"a": 1}\n'))
-    reader = JsonlReader(str(path), MAX_BYTES)
+    reader = JsonlReader(CorpusFile(str(path)), MAX_BYTES)
     reader.digest(lambda _: None)
     with path.open("ab") as file:
         file.write(compress(b'{"a": 2}\n'))
@@ -147,13 +150,13 @@ def test_what_is_no_file_is_refused_by_name(tmp_path: Path) -> None:
         ("nul\x00byte", "null byte"),
     ]:
         with pytest.raises(UsageError, match=words):
-            JsonlReader(str(tmp_path / name), MAX_BYTES)
+            CorpusFile(str(tmp_path / name))
 
 
 def test_progress_ends_at_the_size_of_the_file(tmp_path: Path) -> None:
     path = tmp_path / "corpus.jsonl"
     path.write_bytes(b'{"a": 1}\n' * 1000)
-    reader = JsonlReader(str(path), MAX_BYTES)
+    reader = JsonlReader(CorpusFile(str(path)), MAX_BYTES)
     digested: list[int] = []
     loaded: list[int] = []
     reader.digest(digested.append)

@@ -1,13 +1,15 @@
 """Records become documents that Postgres can store, or rejects with a reason in words."""
 
 import json
+import re
 from hashlib import sha256
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from producer.records import EXCERPT_CHARS, ID_MAX_BYTES, Document, FieldMapping, Reject, read_record
+from producer.records import EXCERPT_CHARS, ID_MAX_BYTES, MADE_ID, Document, FieldMapping, Reject, read_record
+from schemas.errors import UsageError
 from schemas.jsontext import any_string, storable
 from schemas.outcomes import DocumentFlag, RejectCode
 
@@ -42,33 +44,47 @@ def test_a_document_keeps_text_and_every_other_field() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given_id", "kept"), [("a", "a"), (7, "7"), (-1, "-1"), (10**30, str(10**30)), (" b ", " b ")]
+    ("given_id", "kept"),
+    [
+        ("a", "a"),
+        (7, "7"),
+        (-1, "-1"),
+        (10**30, str(10**30)),
+        (" b ", " b "),
+        (True, "true"),
+        (1.5, "1.5"),
+        ([1, "é"], '[1,"é"]'),
+        ({"a": 1}, '{"a":1}'),
+    ],
 )
-def test_ids_are_kept_as_text(given_id: object, kept: str) -> None:
-    assert document({"id": given_id, "text": ""}).external_id == kept
+def test_ids_of_any_type_are_kept_as_text(given_id: object, kept: str) -> None:
+    made = document({"id": given_id, "text": "t"})
+    assert (made.external_id, made.flags) == (kept, ())
 
 
-@pytest.mark.parametrize("text", ["", " \n\t", "\u3000"])
-def test_text_without_words_is_a_document(text: str) -> None:
-    assert document({"id": 1, "text": text}).text == text
+@pytest.mark.parametrize("record", [{"text": "t"}, {"id": None, "text": "t"}, {"id": " ", "text": "t"}])
+def test_a_missing_id_is_made_from_the_content(record: dict) -> None:
+    made = document(record)
+    assert made.external_id.startswith(MADE_ID)
+    assert made.flags == (DocumentFlag.ID_MADE,)
+    assert document(dict(reversed(record.items()))).external_id == made.external_id
+    assert document({**record, "more": 1}).external_id != made.external_id
+    no_field = read_record(record, FieldMapping(None, "text"), 100)
+    assert isinstance(no_field, Document)
+    assert (no_field.external_id, no_field.flags) == (made.external_id, ())
 
 
 @pytest.mark.parametrize(
     ("record", "code", "words"),
     [
-        ({"text": "x"}, RejectCode.MISSING_ID, "no field 'id'"),
-        ({"id": None, "text": "x"}, RejectCode.MISSING_ID, "is null"),
-        ({"id": True, "text": "x"}, RejectCode.MISSING_ID, "is a boolean"),
-        ({"id": 1.5, "text": "x"}, RejectCode.MISSING_ID, "is a number"),
-        ({"id": [1], "text": "x"}, RejectCode.MISSING_ID, "is an array"),
-        ({"id": {}, "text": "x"}, RejectCode.MISSING_ID, "is an object"),
-        ({"id": " ", "text": "x"}, RejectCode.MISSING_ID, "is empty"),
         ({"id": "é" * ID_MAX_BYTES, "text": "x"}, RejectCode.TOO_LARGE, f"over {ID_MAX_BYTES} bytes"),
         ({"id": 1}, RejectCode.MISSING_TEXT, "no field 'text'"),
-        ({"id": 1, "text": None}, RejectCode.TEXT_NOT_STRING, "is null"),
+        ({"id": 1, "text": None}, RejectCode.MISSING_TEXT, "is null"),
         ({"id": 1, "text": 5}, RejectCode.TEXT_NOT_STRING, "is a number"),
         ({"id": 1, "text": ["x"]}, RejectCode.TEXT_NOT_STRING, "is an array"),
         ({"id": 1, "text": "x" * 101}, RejectCode.TOO_LARGE, "101 characters, over 100"),
+        ({"id": 1, "text": ""}, RejectCode.EMPTY, "white space"),
+        ({"id": 1, "text": " \n\t\u3000"}, RejectCode.EMPTY, "white space"),
     ],
 )
 def test_what_can_not_be_a_document_says_why(record: dict, code: RejectCode, words: str) -> None:
@@ -83,20 +99,71 @@ def test_the_longest_text_and_id_that_are_allowed_are_documents() -> None:
 
 
 @pytest.mark.parametrize(
+    ("mapping", "record", "text"),
+    [
+        (FieldMapping.of_fields("id", ["title", "abstract"]), {"title": "T", "abstract": "A"}, "T\n\nA"),
+        (FieldMapping.of_template("id", "{title}: {abstract}."), {"title": "T", "abstract": "A"}, "T: A."),
+        (FieldMapping.of_template("id", "{title}\n\n{abstract}"), {"title": None, "abstract": "A"}, "A"),
+        (FieldMapping.of_template("id", "{title}\n\n{abstract}"), {"abstract": "A"}, "A"),
+        (FieldMapping.of_template("id", "{{{year}}} {title}"), {"year": 1999, "title": "{T}"}, "{1999} {T}"),
+    ],
+)
+def test_a_text_made_of_several_fields_keeps_them_as_metadata(mapping: FieldMapping, record: dict, text: str) -> None:
+    made = read_record({"id": 1, **record}, mapping, 100)
+    assert isinstance(made, Document), made
+    assert made.text == text
+    assert json.loads(made.meta) == record
+
+
+@pytest.mark.parametrize(
+    ("record", "code"),
+    [
+        ({"title": "", "abstract": None}, RejectCode.MISSING_TEXT),
+        ({}, RejectCode.MISSING_TEXT),
+        ({"title": ["T"], "abstract": "A"}, RejectCode.TEXT_NOT_STRING),
+    ],
+)
+def test_a_text_can_not_be_made_of_nothing(record: dict, code: RejectCode) -> None:
+    made = read_record(record, FieldMapping.of_template(None, "{title}: {abstract}"), 100)
+    assert isinstance(made, Reject)
+    assert made.code == code
+
+
+@pytest.mark.parametrize("template", ["no field", "{}", "{title", "{title!r}", "{title:>3}"])
+def test_a_broken_text_template_is_refused(template: str) -> None:
+    with pytest.raises(UsageError, match="--text"):
+        FieldMapping.of_template("id", template)
+
+
+def test_a_template_of_one_field_is_that_field() -> None:
+    assert FieldMapping.of_template("id", "{text}") == FieldMapping("id", "text")
+
+
+@pytest.mark.parametrize(
     ("record", "flags"),
     [
         ({"id": "a", "text": "n\x00l"}, (DocumentFlag.NUL_REPLACED,)),
-        ({"id": "a\x00", "text": ""}, (DocumentFlag.NUL_REPLACED,)),
-        ({"id": "a", "text": "", "m": {"k\ud800": 1}}, (DocumentFlag.SURROGATE_REPLACED,)),
+        ({"id": "a\x00", "text": "t"}, (DocumentFlag.NUL_REPLACED,)),
+        ({"id": "a", "text": "t", "m": {"k\ud800": 1}}, (DocumentFlag.SURROGATE_REPLACED,)),
         ({"id": "a", "text": "\udfff", "m": ["\x00"]}, (DocumentFlag.NUL_REPLACED, DocumentFlag.SURROGATE_REPLACED)),
+        ({"id": "a", "text": "it\x92s \x81"}, (DocumentFlag.C1_REPLACED,)),
+        ({"text": "t", "m": "\x85"}, (DocumentFlag.C1_REPLACED, DocumentFlag.ID_MADE)),
     ],
 )
-def test_what_postgres_can_not_store_is_replaced_and_flagged(record: dict, flags: tuple[DocumentFlag, ...]) -> None:
+def test_what_is_replaced_is_flagged_and_the_original_can_be_got_back(record: dict, flags: tuple) -> None:
     made = document(record)
     assert made.flags == flags
     assert storable(made.external_id + made.text + made.meta)
+    assert len(made.text) == len(record["text"])
     assert "\\u0000" not in made.meta
     assert made.content_hash == sha256(record["text"].encode("utf-8", "surrogatepass")).digest()
+    assert made.original is not None
+    assert made.original.isascii()
+    assert json.loads(made.original) == record
+
+
+def test_c1_controls_become_what_windows_has_there() -> None:
+    assert document({"id": 1, "text": "it\x92s \x80 5\x81"}).text == "it’s € 5\ufffd"
 
 
 def test_an_escape_that_is_only_text_stays_text() -> None:
@@ -113,11 +180,13 @@ def test_every_record_becomes_one_storable_document_or_reject(record: dict) -> N
         assert made.external_id
         assert len(made.text) == len(record["text"])
         parts = [made.external_id, made.text, json.loads(made.meta)]
-        was_storable = not any_string(record, lambda item: not storable(item))
-        if was_storable:
+        unchanged = not any_string(record, lambda item: re.search("[\x00\x80-\x9f\ud800-\udfff]", item) is not None)
+        if unchanged and isinstance(record.get("id"), str) and record["id"].strip():
             rest = {name: value for name, value in record.items() if name not in ("id", "text")}
-            assert parts == [str(record["id"]), record["text"], rest]
-        assert bool(made.flags) != was_storable
+            assert parts == [record["id"], record["text"], rest]
+        assert (made.original is None) == unchanged
+        if made.original is not None:
+            assert json.loads(made.original) == record
     else:
         parts = [made.reason, made.excerpt]
     assert not any_string(parts, lambda item: not storable(item))

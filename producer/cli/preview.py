@@ -1,0 +1,175 @@
+"""``producer preview``: the prompts of a few documents, and their labels if so asked."""
+
+import sys
+from contextlib import redirect_stdout
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from producer.cli.corpus import (
+    Delimiter,
+    Encoding,
+    Format,
+    Header,
+    IdField,
+    OpenCorpus,
+    Query,
+    Sheet,
+    Sources,
+    Table,
+    Text,
+    TextFields,
+    Where,
+    open_corpus,
+    read_prompt,
+    selection,
+    unescaped,
+)
+from producer.cli.options import settings_with
+from producer.cli.output import JsonFlag, note, print_json, progress_bar, say
+from producer.preview import Looked, Rendered, look, render
+from producer.readers import ReadOptions
+from producer.tokens import token_counter
+from producer.trial import TRIAL_TIMEOUT_S, try_labels
+from schemas.errors import UsageError
+from schemas.label_spec import LabelSpec, load_label_spec, template_fields
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command(epilog="Example: producer preview papers.jsonl --schema papers -n 3")
+def preview(
+    corpus: Sources,
+    schema: Annotated[str, typer.Option(help="Label schema, as `producer enqueue` takes it.")],
+    count: Annotated[int, typer.Option("-n", "--count", min=1, max=1000, help="Documents to show.")] = 5,
+    id_field: IdField = None,
+    text_field: TextFields = None,
+    text: Text = None,
+    file_format: Format = None,
+    encoding: Encoding = None,
+    delimiter: Delimiter = None,
+    header: Header = None,
+    db_table: Table = None,
+    query: Query = None,
+    sheet: Sheet = None,
+    where: Where = None,
+    model: Annotated[str | None, typer.Option(help="Model that labels, as for `producer enqueue`.")] = None,
+    prompt: Annotated[str | None, typer.Option(help="System prompt, instead of the label schema's.")] = None,
+    prompt_file: Annotated[Path | None, typer.Option(help="File with the system prompt.")] = None,
+    template: Annotated[str | None, typer.Option(help="The user's turn, as for `producer enqueue`.")] = None,
+    run: Annotated[
+        bool,
+        typer.Option("--run", help="Label them too: with a running worker, else with one that is started for it."),
+    ] = False,
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds to wait for labels.")] = TRIAL_TIMEOUT_S,
+    as_json: JsonFlag = False,
+) -> None:
+    """Show what the model will be asked: schema, prompts and their tokens. Without --run nothing is written.
+
+    With --run the documents become a small corpus and job of their own, named preview.
+    """
+    settings = settings_with(model=model)
+    with redirect_stdout(sys.stderr):
+        spec, notes = load_label_spec(
+            schema, prompt=read_prompt(prompt, prompt_file), template=None if template is None else unescaped(template)
+        )
+    with progress_bar(as_json) as progress:
+        opened = open_corpus(
+            corpus,
+            settings,
+            ReadOptions(file_format, encoding, delimiter, header, db_table, query, sheet),
+            progress,
+            id_field=id_field,
+            text_fields=text_field,
+            text=text,
+            prompt_fields=template_fields(spec.template),
+        )
+    looked = Looked()
+    chosen = selection(where, None, None, 0)
+    found = look(opened.reader, opened.mapping, settings.document_max_chars, chosen, looked)
+    documents = list(islice(found, count))
+    if not documents:
+        why = f": {looked.first_reject[1].reason}" if looked.first_reject else ""
+        raise UsageError(f"{opened.reader.uri} holds no document to show{why}")
+    counter = token_counter(settings)
+    system_tokens = counter.count([spec.system_prompt])[0]
+    rendered = render(spec, documents, counter)
+    labels = try_labels(settings, spec, documents, timeout, note) if run else None
+    if as_json:
+        print_json(_as_json(opened, spec, notes, system_tokens, counter.basis, rendered, looked, labels))
+    else:
+        _show(opened, spec, notes, system_tokens, counter.basis, rendered, looked, labels)
+
+
+def _as_json(
+    opened: OpenCorpus,
+    spec: LabelSpec,
+    notes: tuple[str, ...],
+    system_tokens: int,
+    basis: str,
+    rendered: list[Rendered],
+    looked: Looked,
+    labels: dict[str, dict[str, Any]] | None,
+) -> dict[str, Any]:
+    return {
+        "corpus": opened.name,
+        "notes": list(opened.notes),
+        "schema": spec.json_schema,
+        "schema_notes": list(notes),
+        "system_prompt": spec.system_prompt,
+        "system_tokens": system_tokens,
+        "output_tokens_at_most": spec.reserved_output_tokens,
+        "tokens_by": basis,
+        "rejected": looked.rejected,
+        "documents": [
+            {
+                "document_id": one.document_id,
+                "turn": one.turn,
+                "tokens": one.tokens,
+                "flags": one.flags,
+                "fault": one.fault,
+                **({} if labels is None else {"row": labels.get(one.document_id)}),
+            }
+            for one in rendered
+        ],
+    }
+
+
+def _show(
+    opened: OpenCorpus,
+    spec: LabelSpec,
+    notes: tuple[str, ...],
+    system_tokens: int,
+    basis: str,
+    rendered: list[Rendered],
+    looked: Looked,
+    labels: dict[str, dict[str, Any]] | None,
+) -> None:
+    say(f"Corpus {opened.name}")
+    for line in opened.notes:
+        say(f"  {line}")
+    if looked.rejected:
+        say(f"  {looked.rejected:,} of the first {looked.records:,} records rejected")
+    say(f"Label schema {spec.name}: {', '.join(spec.json_schema['properties'])}")
+    for line in notes:
+        say(f"  {line}")
+    say(f"System prompt, {system_tokens:,} tokens ({basis}; the chat template adds a few):")
+    say(spec.system_prompt)
+    for one in rendered:
+        flags = f", {', '.join(one.flags)}" if one.flags else ""
+        say()
+        say(f"Document {one.document_id}: {one.text_chars:,} characters, {one.tokens:,} tokens{flags}")
+        say(one.turn if one.fault is None else f"  can't be prompted: {one.fault}")
+        if labels is not None:
+            row = labels.get(one.document_id)
+            say("-> no row" if row is None else f"-> {_row(row)}")
+
+
+def _row(row: dict[str, Any]) -> str:
+    from schemas.jsontext import dump_json  # noqa: PLC0415
+
+    tokens = f" ({row['prompt_tokens']} + {row['output_tokens']} tokens)" if row["prompt_tokens"] else ""
+    said = dump_json(row["label"]) if row["outcome"] == "ok" else f"{row['reason_code']}: {row['reason']}"
+    return f"{row['outcome']}: {said}{tokens}"

@@ -1,0 +1,58 @@
+"""How many tokens a text has: by the model's own tokenizer where it is at hand, else by what was measured."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from schemas.settings import Settings
+
+#: Characters of a token where nothing was measured: English has about four, Chinese between one and two.
+CHARS_A_TOKEN = 4.0
+#: Tokens that a chat template puts around system prompt and user turn: 10 to 30 with the models in use.
+TEMPLATE_TOKENS = 20
+_FILE = "tokenizer.json"
+
+
+@dataclass(frozen=True, slots=True)
+class TokenCounter:
+    """Counts tokens of texts. ``basis``: how, in words."""
+
+    count: Callable[[Sequence[str]], list[int]]
+    basis: str
+
+
+def token_counter(settings: Settings, measured_chars: float | None = None) -> TokenCounter:
+    """The best counter for the model that is set.
+
+    :param measured_chars: characters a token of what the model labelled before, if that is known.
+    """
+    file = _tokenizer_file(settings.model_path or settings.model)
+    if file is not None and find_spec("tokenizers"):
+        tokenizer: Any = import_module("tokenizers").Tokenizer.from_file(str(file))
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+
+        def count(texts: Sequence[str]) -> list[int]:
+            return [len(each.ids) for each in tokenizer.encode_batch(list(texts), add_special_tokens=False)]
+
+        return TokenCounter(count, "the model's tokenizer")
+    chars = measured_chars or CHARS_A_TOKEN
+    basis = f"{chars:.1f} characters a token, {'measured in the last jobs' if measured_chars else 'a guess'}"
+    return TokenCounter(lambda texts: [round(len(text) / chars) for text in texts], basis)
+
+
+def _tokenizer_file(model: str) -> Path | None:
+    file = Path(model) / _FILE
+    if file.is_file():
+        return file
+    if not find_spec("huggingface_hub"):
+        return None
+    # Only what was fetched before: nothing is downloaded to count tokens.
+    try:
+        found = import_module("huggingface_hub").try_to_load_from_cache(model, _FILE)
+    except ValueError:  # the name can't be that of a model on the hub
+        return None
+    return Path(found) if isinstance(found, str) else None
