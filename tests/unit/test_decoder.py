@@ -243,8 +243,8 @@ def test_text_is_what_can_be_stored():
 def test_what_is_kept_on_disk_is_what_was_prepared(tmp_path):
     tokenizer, vocabulary, _, end = made("byte level")
     part = automaton_of({"type": "object", "properties": {"a": {"type": "string", "maxLength": 3}}})
-    first, second = load_vocabulary(tokenizer, tmp_path), load_vocabulary(tokenizer, tmp_path)
-    assert len(list(tmp_path.iterdir())) == 1
+    (first, file), (second, _) = load_vocabulary(tokenizer, tmp_path), load_vocabulary(tokenizer, tmp_path)
+    assert list(tmp_path.iterdir()) == [file]
     for loaded in (first, second):
         assert loaded.tokens.texts == vocabulary.tokens.texts
         for field in ("chars", "modes", "close"):
@@ -256,7 +256,7 @@ def test_what_is_kept_on_disk_is_what_was_prepared(tmp_path):
 def test_the_label_schemas_that_come_along_are_in_the_subset(name):
     spec, _ = load_label_spec(name)
     tokenizer = demo_tokenizer()
-    vocabulary = prepare(token_bytes(tokenizer))
+    vocabulary = prepare(token_bytes(tokenizer), tokenizer.get_vocab_size())
     end = tokenizer.token_to_id("<|im_end|>")
     tables = compile_tables(automaton_of(json.loads(spec.schema_text)), vocabulary, [end])
     assert tables.needed < 60

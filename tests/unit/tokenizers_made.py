@@ -75,7 +75,7 @@ def made(kind: str) -> tuple[Tokenizer, Vocabulary, dict[int, bytes], int]:
     """A tokenizer with its vocabulary, the bytes of its tokens and the token that ends an output."""
     tokenizer = KINDS[kind]()
     found = token_bytes(tokenizer)
-    return tokenizer, prepare(found), found, tokenizer.token_to_id(END)
+    return tokenizer, prepare(found, tokenizer.get_vocab_size()), found, tokenizer.token_to_id(END)
 
 
 def demo_tokenizer() -> Tokenizer:

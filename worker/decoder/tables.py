@@ -13,6 +13,8 @@ from worker.decoder.vocabulary import LEAVES, Numbers, TokenList, Vocabulary
 
 #: Tokens to the end where there is no way to it.
 NEVER = 2**20
+#: Label schemas of one engine at once; they are numbered from 0.
+TABLES = 64
 #: Characters left where nothing counts them.
 UNBOUNDED = 2**30
 #: Pairs of state and token that are looked at in one piece: bounds the memory of compiling.

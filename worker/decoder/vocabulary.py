@@ -176,9 +176,11 @@ def _is_text(text: bytes) -> bool:
     return True
 
 
-def prepare(found: dict[int, bytes]) -> Vocabulary:
-    """Read every token from every mode inside a string."""
-    size = max(found) + 1
+def prepare(found: dict[int, bytes], size: int) -> Vocabulary:
+    """Read every token from every mode inside a string.
+
+    :param found: see :func:`token_bytes`. :param size: one more than the largest token, control tokens counted.
+    """
     chars = np.full((len(MODES), size), LEAVES, np.uint8)
     modes = np.zeros((len(MODES), size), np.uint8)
     ends: list[list[tuple[int, int, bytes]]] = []
@@ -239,19 +241,18 @@ def _distances(chars: Bytes, modes: Bytes) -> Bytes:
     return distances
 
 
-def load_vocabulary(tokenizer: Tokenizer, folder: Path) -> Vocabulary:
-    """The vocabulary of a tokenizer: from a file in ``folder``, else prepared and written there.
+def load_vocabulary(tokenizer: Tokenizer, folder: Path) -> tuple[Vocabulary, Path]:
+    """The vocabulary of a tokenizer, and its file in ``folder``, which is written unless it is there.
 
     :raises UnknownTokenizer: see :func:`token_bytes`.
     """
     digest = sha256(f"{_FORMAT}:{tokenizer.to_str()}".encode()).hexdigest()[:24]
     file = folder / f"vocabulary-{digest}.npz"
-    if not file.exists():
-        vocabulary = prepare(token_bytes(tokenizer))
-        _write(vocabulary, file)
-        return vocabulary
-    with np.load(file) as kept:
-        return _read(kept)
+    if file.exists():
+        return read_vocabulary(file), file
+    vocabulary = prepare(token_bytes(tokenizer), max(tokenizer.get_vocab().values()) + 1)
+    _write(vocabulary, file)
+    return vocabulary, file
 
 
 def _write(vocabulary: Vocabulary, file: Path) -> None:
@@ -285,6 +286,12 @@ def _packed(name: str, texts: list[bytes]) -> dict[str, npt.NDArray[Any]]:
         f"{name}_bytes": np.frombuffer(b"".join(texts), np.uint8),
         f"{name}_lengths": np.array([len(text) for text in texts], np.int32),
     }
+
+
+def read_vocabulary(file: Path) -> Vocabulary:
+    """Read what :func:`load_vocabulary` has written."""
+    with np.load(file) as kept:
+        return _read(kept)
 
 
 def _read(kept: Any) -> Vocabulary:
