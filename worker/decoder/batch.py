@@ -60,6 +60,8 @@ class HostBatch:
         self._labels[slot] = (number, place, position, end)
 
     def apply(self, logits: torch.Tensor, slots: Rows, positions: torch.Tensor, tokens: torch.Tensor) -> None:
+        # In numpy, because torch would wake all its threads for each row.
+        values = logits.numpy()
         read = zip(slots.tolist(), positions.tolist(), tokens.tolist(), strict=True)
         for row, (slot, position, token) in enumerate(read):
             if slot < 0:
@@ -73,8 +75,8 @@ class HostBatch:
                 continue
             if place is None:
                 continue
-            allowed = torch.from_numpy(walk.allowed(place, end - 1 - position))
+            allowed = walk.allowed(place, end - 1 - position)
             # An engine pads its vocabulary.
-            width = min(logits.shape[1], len(allowed))
-            logits[row, :width].masked_fill_(~allowed[:width], float("-inf"))
-            logits[row, width:] = float("-inf")
+            width = min(values.shape[1], len(allowed))
+            np.putmask(values[row, :width], ~allowed[:width], -np.inf)
+            values[row, width:] = -np.inf

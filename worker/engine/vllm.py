@@ -146,6 +146,11 @@ class VllmEngine:
         return list(await self._llm.collective_rpc(method, args=arguments))
 
     @property
+    def llm(self) -> Any:
+        """The AsyncLLM itself, for measurements that ask it for what no label needs."""
+        return self._llm
+
+    @property
     def info(self) -> EngineInfo:
         return self._info
 
