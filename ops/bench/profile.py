@@ -21,7 +21,10 @@ PARTS = (
     ("mask fill", r"(?:^|\.)(grammar_bitmask|get_grammar_bitmask|_fill_bitmasks|fill_bitmask) \("),
     ("mask copy", r"(?:^|\.)(apply_grammar_bitmask) \("),
     ("accept", r"(?:^|\.)(accept_tokens?|is_terminated|should_advance|validate_tokens) \("),
-    ("set-up of requests", r"(?:^|\.)(add_requests?|_update_states|grammar_init|compile_grammar|_handle_client_request) \("),
+    (
+        "set-up of requests",
+        r"(?:^|\.)(add_requests?|_update_states|grammar_init|compile_grammar|_handle_client_request) \(",
+    ),
     ("sample", r"(?:^|\.)(sample|_sample|sample_tokens) \("),
     (
         "output handling",

@@ -1,13 +1,14 @@
 """What structured output costs: the same documents free, through xgrammar, and through the decoder, in one engine.
 
     python -m ops.bench.structured CORPUS --model-path FOLDER [--documents 4000] [--ways decoder,free,xgrammar] \\
-        [--profile] [--out FILE]
+        [--profile 2048] [--out FILE]
 
 decoder   the product's way for label schemas of its subset
 free      no schema; each document as many tokens as its label took in the first way measured
 xgrammar  the same label schema through vLLM's grammar backend
-2 x max_num_seqs requests are in flight, at temperature 0. Each way first labels 256 other documents, unmeasured.
-Prints the table of ops/BENCHMARKS.md; ``--profile`` adds where the core's time goes (needs py-spy), per step.
+2 x max_num_seqs requests are in flight, at temperature 0. Each way begins with an empty prefix cache and labels 256
+other documents first, unmeasured. Prints the table of ops/BENCHMARKS.md; ``--profile`` then runs every way once more
+over that many documents, and says where the core's time goes in a step (needs py-spy).
 """
 
 import argparse
@@ -69,19 +70,20 @@ class Bench:
         self._tokens: list[int] = []
         self.texts: dict[str, list[str]] = {}
 
-    def run(self, way: str, profile: bool) -> Figures:
-        """Measure one way."""
+    def run(self, way: str, count: int, profile: bool = False) -> Figures:
+        """Measure one way over the first ``count`` documents."""
         generate: Generate = {"decoder": self._decoder, "free": self._free, "xgrammar": self._xgrammar}[way]
-        measured = len(self._requests) - self._warm_up
-        self._feed(generate, range(measured, len(self._requests)))
+        self._engine.run(self._engine.llm.reset_prefix_cache())
+        total = len(self._requests)
+        self._feed(generate, range(total - self._warm_up, total))
         steps, account = self._steps(), None
         with Sampler(os.getpid()) as usage:
             started = time.monotonic()
             if profile:
                 with Profile() as account:
-                    generations = self._feed(generate, range(measured))
+                    generations = self._feed(generate, range(count))
             else:
-                generations = self._feed(generate, range(measured))
+                generations = self._feed(generate, range(count))
             seconds = time.monotonic() - started
         steps = self._steps() - steps
         counter = Counter(self._spec)
@@ -91,7 +93,7 @@ class Bench:
             self._tokens = [generation.output_tokens for generation in generations]
         self.texts[way] = [generation.text for generation in generations]
         return Figures(
-            documents=measured,
+            documents=count,
             seconds=round(seconds, 2),
             output_tokens=counter.output_tokens,
             steps=steps,
@@ -213,7 +215,7 @@ def main() -> None:
     parser.add_argument("--warm-up", type=int, default=WARM_UP, help="documents labelled first, unmeasured")
     parser.add_argument("--ways", default=",".join(WAYS))
     parser.add_argument("--schema", default="packages")
-    parser.add_argument("--profile", action="store_true", help="sample the engine's core process with py-spy")
+    parser.add_argument("--profile", type=int, default=0, help="documents of a profiled run of each way")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     spec, _ = load_label_spec(arguments.schema)
@@ -224,13 +226,15 @@ def main() -> None:
         bench = Bench(engine, spec, records, arguments.warm_up)
         results = {}
         for way in arguments.ways.split(","):
-            results[way] = bench.run(way, arguments.profile)
+            results[way] = bench.run(way, arguments.documents)
             print(table(results), flush=True)
+        print(agreement(bench.texts, _closed_fields(spec)), flush=True)
+        for way in results if arguments.profile else ():
+            results[way].account = bench.run(way, arguments.profile, profile=True).account
     finally:
         engine.close()
     if arguments.profile:
         print(profile_table(results))
-    print(agreement(bench.texts, _closed_fields(spec)))
     if arguments.out:
         arguments.out.write_text(json.dumps({way: asdict(figures) for way, figures in results.items()}, indent=1))
 
