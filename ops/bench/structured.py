@@ -6,6 +6,7 @@
 decoder   the product's way for label schemas of its subset
 free      no schema; each document as many tokens as its label took in the first way measured
 xgrammar  the same label schema through vLLM's grammar backend
+compact   the same without the blanks behind commas and colons that older vLLMs write there, for comparing labels
 2 x max_num_seqs requests are in flight, at temperature 0. Each way begins with an empty prefix cache and labels 256
 other documents first, unmeasured. Prints the table of ops/BENCHMARKS.md; ``--profile`` then runs every way once more
 over that many documents, and says where the core's time goes in a step (needs py-spy).
@@ -18,6 +19,7 @@ import os
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +34,7 @@ from worker.engine.vllm import VllmEngine
 from worker.prompt import UserTurn
 from worker.row import RowInFlight, RowRules
 
-WAYS = ("decoder", "free", "xgrammar")
+WAYS = ("decoder", "free", "xgrammar", "compact")
 
 Generate = Callable[[int], Awaitable[Generation]]
 
@@ -72,7 +74,12 @@ class Bench:
 
     def run(self, way: str, count: int, profile: bool = False) -> Figures:
         """Measure one way over the first ``count`` documents."""
-        generate: Generate = {"decoder": self._decoder, "free": self._free, "xgrammar": self._xgrammar}[way]
+        generate: Generate = {
+            "decoder": self._decoder,
+            "free": self._free,
+            "xgrammar": self._xgrammar,
+            "compact": self._compact,
+        }[way]
         self._engine.run(self._engine.llm.reset_prefix_cache())
         total = len(self._requests)
         self._feed(generate, range(total - self._warm_up, total))
@@ -98,7 +105,7 @@ class Bench:
             output_tokens=counter.output_tokens,
             steps=steps,
             gpu_utilization_pct=usage.as_json()["gpu_utilization_pct"],
-            account=_a_step(account, seconds, steps),
+            account=_a_step(account, 1000 * seconds / steps),
             **counter.counts,
         )
 
@@ -129,6 +136,13 @@ class Bench:
         schema = StructuredOutputsParams(json=request.schema_text)
         return await self._plain(request, max_tokens=request.max_tokens, structured_outputs=schema)
 
+    async def _compact(self, number: int) -> Generation:
+        from vllm.sampling_params import StructuredOutputsParams  # noqa: PLC0415
+
+        request = self._requests[number]
+        grammar = StructuredOutputsParams(grammar=_compact_grammar(request.schema_text))
+        return await self._plain(request, max_tokens=request.max_tokens, structured_outputs=grammar)
+
     async def _plain(self, request: Request, **parameters: Any) -> Generation:
         from vllm.inputs.engine import tokens_input  # noqa: PLC0415
         from vllm.sampling_params import RequestOutputKind, SamplingParams  # noqa: PLC0415
@@ -152,10 +166,15 @@ class Bench:
         return int(sum(sample.value for sample in samples if sample.name in names))
 
 
-def _a_step(account: Account | None, seconds: float, steps: int) -> dict[str, float] | None:
-    if account is None or not steps:
-        return None
-    return {part: round(1000 * share * seconds / steps, 2) for part, share in account.shares().items()}
+@cache
+def _compact_grammar(schema_text: str) -> str:
+    import xgrammar  # noqa: PLC0415
+
+    return str(xgrammar.Grammar.from_json_schema(schema_text, any_whitespace=False, separators=(",", ":")))
+
+
+def _a_step(account: Account | None, ms_a_step: float) -> dict[str, float] | None:
+    return None if account is None else {part: round(ms_a_step * share, 2) for part, share in account.shares().items()}
 
 
 def table(results: dict[str, Figures]) -> str:
@@ -186,19 +205,20 @@ def profile_table(results: dict[str, Figures]) -> str:
     return "\n".join(lines)
 
 
-def agreement(texts: dict[str, list[str]], fields: list[str]) -> str:
-    """How often the decoder's labels say the same as xgrammar's, on fields with listed values."""
-    if not {"decoder", "xgrammar"} <= texts.keys():
+def agreement(texts: dict[str, list[str]], fields: list[str], other_way: str) -> str:
+    """How often the decoder's labels say the same as another way's, on fields with listed values."""
+    if not {"decoder", other_way} <= texts.keys():
         return ""
     pairs = []
-    for ours, theirs in zip(texts["decoder"], texts["xgrammar"], strict=True):
+    for ours, theirs in zip(texts["decoder"], texts[other_way], strict=True):
         try:
             pairs.append((json.loads(ours), json.loads(theirs), ours == theirs))
         except ValueError:  # cut
             continue
     same = sum(all(one.get(field) == other.get(field) for field in fields) for one, other, _ in pairs)
     equal = sum(identical for _, _, identical in pairs)
-    return f"{len(pairs)} labels of both ways: {same} agree on {', '.join(fields)}; {equal} are the same text"
+    named = ", ".join(fields)
+    return f"{len(pairs)} labels of decoder and {other_way}: {same} agree on {named}; {equal} are the same text"
 
 
 def _closed_fields(spec: LabelSpec) -> list[str]:
@@ -228,8 +248,9 @@ def main() -> None:
         for way in arguments.ways.split(","):
             results[way] = bench.run(way, arguments.documents)
             print(table(results), flush=True)
-        print(agreement(bench.texts, _closed_fields(spec)), flush=True)
-        for way in results if arguments.profile else ():
+        for other in ("xgrammar", "compact"):
+            print(agreement(bench.texts, _closed_fields(spec), other), flush=True)
+        for way in [way for way in results if way != "compact"] if arguments.profile else ():
             results[way].account = bench.run(way, arguments.profile, profile=True).account
     finally:
         engine.close()

@@ -38,6 +38,15 @@ class GpuBatch:
         self._bits = torch.zeros((rows, self._words), dtype=torch.int32, device=device)
         self._rows = torch.zeros((rows, _ROW), dtype=torch.int32, device=device)
 
+        for dtype in (torch.float32, torch.bfloat16):
+            self._warm_up(dtype)
+
+    def _warm_up(self, dtype: torch.dtype) -> None:
+        """Compile the kernels now, and not while requests wait."""
+        nothing = torch.zeros(2, dtype=torch.int32, device=self._device)
+        logits = torch.zeros((2, self._size), dtype=dtype, device=self._device)
+        self.apply(logits, np.full(2, -1, np.int32), nothing.long(), nothing)
+
     @property
     def nbytes(self) -> int:
         """Bytes of GPU memory that all of it takes."""
