@@ -20,6 +20,7 @@ from producer.standing import ENDED
 from schemas.database import Connection, connect, queries, require_migrated
 from schemas.errors import UsageError
 from schemas.label_spec import MADE_PROMPT, LabelSpec, load_label_spec, template_fields
+from schemas.lint import structured_path
 from schemas.outcomes import OverLong
 from schemas.queue import create_app, require_broker
 from schemas.settings import Settings, load_settings, problem
@@ -101,6 +102,7 @@ def enqueue(
         # A worker that died between its last chunk and the job's end left this to do.
         queries.finish_job(connection, job_id=job.id)
         summary = {**_summary(connection, reader, loaded, frozen, job, published), "model": model}
+        summary["structured_path"] = structured_path(spec.grammar.schema)
         warning = None if summary["state"] in ENDED else unserved(connection, broker, model)
         summary["warnings"] = [warning] if warning else []
     if as_json:
@@ -182,7 +184,8 @@ def _show(summary: dict[str, Any], spec: LabelSpec, notes: tuple[str, ...]) -> N
             say(f"    line {reject['line']}: {reject['code']}: {reject['reason']}")
         if summary["rejected"] > len(summary["first_rejects"]):
             say(f"    all of them: producer status {summary['job_id']} --rejects")
-    say(f"Label spec {spec.name}_v{summary['version']}: {counted(len(spec.json_schema['properties']), 'field')}")
+    fields = counted(len(spec.json_schema["properties"]), "field")
+    say(f"Label spec {spec.name}_v{summary['version']}: {fields}, by the {summary['structured_path']}")
     if summary["new_version"]:
         name, version = spec.name, summary["version"]
         say(

@@ -13,7 +13,7 @@ from schemas.errors import EngineUnavailable
 from schemas.outcomes import EngineLost, Outcome, Reason, RequestFailed, RowFinal
 from schemas.settings import Settings
 from worker.decoder import ARGUMENT
-from worker.engine.base import EngineInfo, Generation, Prompt, Request
+from worker.engine.base import DECODER, EngineInfo, Generation, Prompt, Request
 from worker.engine.chat import ChatTokenizer
 from worker.engine.combinations import require_good
 from worker.engine.decoding import Compiled, Decoders
@@ -250,7 +250,7 @@ class VllmEngine:
 
 def _backend(arguments: dict[str, Any], decoder: bool) -> str:
     backend = str(arguments["structured_outputs_config"]["backend"])
-    return f"decoder, else {backend}" if decoder else backend
+    return f"{DECODER}, else {backend}" if decoder else backend
 
 
 def _device() -> str:
