@@ -5,22 +5,26 @@ import random
 import sys
 from typing import Any
 
-import numpy as np
 import pytest
 from decoder_reference import Reference, label_of
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from label_schemas import Part, objects, written
-from tokenizers_made import KINDS, demo_tokenizer, made
 
 from schemas.automaton import END, Automaton, automaton_of
 from schemas.grammar import grammar_of
 from schemas.label_spec import load_label_spec
 from schemas.normalise import normalise
-from worker.decoder.tables import Unspellable, compile_tables
-from worker.decoder.vocabulary import load_vocabulary, prepare, token_bytes
-from worker.decoder.walk import Walk
+
+tokenizers = pytest.importorskip("tokenizers", reason="comes with the engine: make setup ENGINE=vllm")
+
+import numpy as np  # noqa: E402
+from tokenizers_made import KINDS, demo_tokenizer, made  # noqa: E402
+
+from worker.decoder.tables import Unspellable, compile_tables  # noqa: E402
+from worker.decoder.vocabulary import load_vocabulary, prepare, token_bytes  # noqa: E402
+from worker.decoder.walk import Walk  # noqa: E402
 
 EXAMPLES = settings(
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]

@@ -3,17 +3,19 @@
 import os
 import random
 
-import numpy as np
 import pytest
-from tokenizers_made import KINDS, made
 
 from schemas.automaton import automaton_of
-from worker.decoder.tables import Place, compile_tables
 
 torch = pytest.importorskip("torch", reason="comes with the engine: make setup ENGINE=vllm")
 pytest.importorskip("triton", reason="comes with vLLM for CUDA")
 if not torch.cuda.is_available() and not os.environ.get("TRITON_INTERPRET"):
     pytest.skip("neither a GPU nor TRITON_INTERPRET=1", allow_module_level=True)
+
+import numpy as np  # noqa: E402
+from tokenizers_made import KINDS, made  # noqa: E402
+
+from worker.decoder.tables import Place, compile_tables  # noqa: E402
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 SCHEMAS = [
