@@ -48,6 +48,13 @@ class DecoderExtension:
 
     def install_decoder(self, vocabulary_file: str) -> str:
         """Put the decoder into this worker's model runner; returns why it can't be, empty if it could."""
+        try:
+            return self._install_decoder(vocabulary_file)
+        except Exception as error:
+            # An engine whose inside looks otherwise still has its grammar backend.
+            return f"{type(error).__name__}: {error}"
+
+    def _install_decoder(self, vocabulary_file: str) -> str:
         runner, config = self.model_runner, self.vllm_config
         if config.speculative_config is not None:
             return "speculative decoding is on"

@@ -27,6 +27,8 @@ T = TypeVar("T")
 #: Seconds the engine's own shutdown may take; it takes about five.
 CLOSE_TIMEOUT_S = 20.0
 
+#: What vLLM mixes into its workers, by name: the decoder.
+DECODER_EXTENSION = "worker.decoder.extension.DecoderExtension"
 #: Settings that are engine arguments of the same name; unset ones are left to the profile.
 _ARGUMENTS = (
     "max_num_seqs",
@@ -53,7 +55,7 @@ def engine_arguments(settings: Settings) -> dict[str, Any]:
         "seed": settings.seed,
     }
     if settings.structured_output == "auto":
-        arguments["worker_extension_cls"] = "worker.decoder.extension.DecoderExtension"
+        arguments["worker_extension_cls"] = DECODER_EXTENSION
     return arguments | settings.engine_args
 
 
@@ -119,7 +121,8 @@ class VllmEngine:
         tokenizer = self._llm.get_tokenizer()
         self._chat = ChatTokenizer(tokenizer, self._settings.chat_template_kwargs)
         config = self._llm.vllm_config
-        if self._settings.structured_output == "auto":
+        # The decoder knows no thinking before a label.
+        if arguments.get("worker_extension_cls") == DECODER_EXTENSION and not arguments.get("reasoning_parser"):
             self._decoders = await Decoders.install(tokenizer.backend_tokenizer, self._end_tokens(), self._call_workers)
         self._info = EngineInfo(
             engine="vllm",
