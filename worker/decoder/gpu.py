@@ -47,13 +47,6 @@ class GpuBatch:
         logits = torch.zeros((2, self._size), dtype=dtype, device=self._device)
         self.apply(logits, np.full(2, -1, np.int32), nothing.long(), nothing)
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of GPU memory that all of it takes."""
-        own = [self._chars, self._modes, self._close, self._pointers, self._slots, self._bits, self._rows]
-        kept = own + [array for tables in self._tables.values() for array in tables]
-        return sum(array.nbytes for array in kept)
-
     def add(self, number: int, tables: Tables) -> None:
         arrays = [torch.from_numpy(getattr(tables, name)).to(self._device) for name in _ARRAYS]
         self._tables[number] = arrays

@@ -1,7 +1,7 @@
 """A label schema compiled for one vocabulary: for each state the tokens that may come, and where they lead."""
 
 from collections.abc import Collection
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -55,11 +55,6 @@ class Tables:
     needs: Numbers
     start: int
     needed: int  #: the fewest tokens of a label, the one that ends it included
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all tables."""
-        return sum(value.nbytes for field in fields(self) if isinstance(value := getattr(self, field.name), np.ndarray))
 
 
 def compile_tables(automaton: Automaton, vocabulary: Vocabulary, end_tokens: list[int]) -> Tables:

@@ -19,7 +19,8 @@ from tokenizers import Tokenizer
 from worker.decoder.text import BETWEEN, MODES, Scan, scan
 
 #: Changes with what is kept on disk.
-_FORMAT = 1
+_FORMAT = 2
+_NUMERIC = re.compile(rb'[0-9.eE+-]+([,}\]"].*)?', re.DOTALL)
 #: In ``chars``: the token does not stay inside the string.
 LEAVES = 255
 #: In ``close``: no way back to between two characters. Such tokens are taken for ones that leave.
@@ -90,15 +91,7 @@ class Vocabulary:
     leaving: list[Leaving]  #: by mode
     tails: TokenList  #: numbered by place
     fill: int  #: characters that one token can add to a string, as every smaller number of them
-
-    @property
-    def numeric(self) -> TokenList:
-        """Tokens that begin as a number does, and end in one or in what may follow it."""
-        if not hasattr(self, "_numeric"):
-            pattern = re.compile(rb'[0-9.eE+-]+([,}\]"].*)?', re.DOTALL)
-            pairs = zip(self.tokens.texts, self.tokens.numbers.tolist(), strict=True)
-            self._numeric = TokenList([(text, number) for text, number in pairs if pattern.fullmatch(text)])
-        return self._numeric
+    numeric: TokenList  #: tokens that begin as a number does, and end in one or in what may follow it
 
 
 def token_bytes(tokenizer: Tokenizer) -> dict[int, bytes]:
@@ -216,9 +209,10 @@ def prepare(found: dict[int, bytes], size: int) -> Vocabulary:
     chars[close == _NO_WAY] = LEAVES
     lengths = set(chars[BETWEEN][(chars[BETWEEN] != LEAVES) & (modes[BETWEEN] == BETWEEN)].tolist())
     fill = next(n for n in range(1, LEAVES + 1) if n + 1 not in lengths)
+    tokens = sorted((text, number) for number, text in found.items())
     return Vocabulary(
         size=size,
-        tokens=TokenList(sorted((text, number) for number, text in found.items())),
+        tokens=TokenList(tokens),
         chars=chars,
         modes=modes,
         close=close,
@@ -226,6 +220,7 @@ def prepare(found: dict[int, bytes], size: int) -> Vocabulary:
         leaving=leaving,
         tails=TokenList([(tail, n) for n, tail in enumerate(tails)]),
         fill=fill,
+        numeric=TokenList([(text, number) for text, number in tokens if _NUMERIC.fullmatch(text)]),
     )
 
 
@@ -251,11 +246,12 @@ def load_vocabulary(tokenizer: Tokenizer, folder: Path) -> tuple[Vocabulary, Pat
     if file.exists():
         return read_vocabulary(file), file
     vocabulary = prepare(token_bytes(tokenizer), max(tokenizer.get_vocab().values()) + 1)
-    _write(vocabulary, file)
+    write_vocabulary(vocabulary, file)
     return vocabulary, file
 
 
-def _write(vocabulary: Vocabulary, file: Path) -> None:
+def write_vocabulary(vocabulary: Vocabulary, file: Path) -> None:
+    """Write a vocabulary, all of it or nothing."""
     file.parent.mkdir(parents=True, exist_ok=True)
     ends = {
         f"{name}{mode}": getattr(leaving, name)
@@ -274,6 +270,8 @@ def _write(vocabulary: Vocabulary, file: Path) -> None:
             numbers=vocabulary.tokens.numbers,
             **_packed("token", vocabulary.tokens.texts),
             **_packed("tail", vocabulary.tails.texts),
+            numeric_numbers=vocabulary.numeric.numbers,
+            **_packed("numeric", vocabulary.numeric.texts),
             **{f"leaving_{name}": numbers for name, numbers in ends.items()},
         )
     # Workers that start at once write the same; the last one wins.
@@ -289,7 +287,7 @@ def _packed(name: str, texts: list[bytes]) -> dict[str, npt.NDArray[Any]]:
 
 
 def read_vocabulary(file: Path) -> Vocabulary:
-    """Read what :func:`load_vocabulary` has written."""
+    """Read what :func:`write_vocabulary` has written."""
     with np.load(file) as kept:
         return _read(kept)
 
@@ -310,6 +308,7 @@ def _read(kept: Any) -> Vocabulary:
         ],
         tails=TokenList([(tail, n) for n, tail in enumerate(tails)]),
         fill=fill,
+        numeric=TokenList(list(zip(_unpacked("numeric", kept), kept["numeric_numbers"].tolist(), strict=True))),
     )
 
 
