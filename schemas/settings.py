@@ -227,6 +227,11 @@ class Settings(BaseSettings):
         description="vLLM's parser for the model's thinking. Needed only if the model thinks, which labelling in bulk "
         "does not pay for.",
     )
+    structured_output: Literal["auto", "xgrammar"] = Field(
+        "auto",
+        description="What holds the vllm engine's output to the label schema: auto (the decoder for schemas of its "
+        "subset, which is faster and cuts no row; xgrammar for others) or xgrammar for all.",
+    )
     trust_remote_code: bool = Field(
         False, description="Whether a model may bring code that runs on the worker. Only for models that you trust."
     )
