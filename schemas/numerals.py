@@ -9,8 +9,6 @@ from typing import Protocol
 #: Significant digits of a number: every such decimal is another double, so limits hold after reading as they do before.
 DIGITS = 15
 _SCALE = 10**DIGITS
-#: An exponent's largest: with 15 digits before and after the point, the number stays a normal double.
-MAX_EXPONENT = 290
 
 Edges = dict[int, int]
 Limit = int | float | None
@@ -220,7 +218,10 @@ class _Decimals:
 
 
 def _exponent(states: States, *, grows: bool, shrinks: bool, after: int) -> Edges:
-    """Edges into an exponent of at most :data:`MAX_EXPONENT`; none where it would lead out of the limits."""
+    """Edges into an exponent; none where it would lead out of the limits.
+
+    It is 290 at most: with 15 digits before and after the point, the number stays a normal double.
+    """
     if not grows and not shrinks:
         return {}
     end = states.edges(after)

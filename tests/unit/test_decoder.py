@@ -17,14 +17,14 @@ from schemas.grammar import grammar_of
 from schemas.label_spec import load_label_spec
 from schemas.normalise import normalise
 
-tokenizers = pytest.importorskip("tokenizers", reason="comes with the engine: make setup ENGINE=vllm")
+pytest.importorskip("tokenizers", reason="comes with the engine: make setup ENGINE=vllm")
 
-import numpy as np  # noqa: E402
-from tokenizers_made import KINDS, demo_tokenizer, made  # noqa: E402
+import numpy as np
+from tokenizers_made import KINDS, demo_tokenizer, made
 
-from worker.decoder.tables import Unspellable, compile_tables  # noqa: E402
-from worker.decoder.vocabulary import load_vocabulary, prepare, token_bytes  # noqa: E402
-from worker.decoder.walk import Walk  # noqa: E402
+from worker.decoder.tables import Unspellable, compile_tables
+from worker.decoder.vocabulary import load_vocabulary, prepare, token_bytes
+from worker.decoder.walk import Walk
 
 EXAMPLES = settings(
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]

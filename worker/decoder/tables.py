@@ -102,7 +102,7 @@ class _Compiler:
             part = slice(self._first[state], self._first[state] + len(MODES))
             mode[part], base[part] = np.arange(len(MODES)), self._first[state]
             low[part], high[part] = text.low, text.high
-        self._mode, self._base, self._low = mode, base, low
+        self._mode, self._low = mode, low
         numeric = self._numeric()
         columns: list[list[npt.NDArray[np.int64]]] = []
         lengths = np.zeros(self._count, np.int64)
