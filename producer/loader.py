@@ -1,13 +1,11 @@
 """A corpus into Postgres, all of it or nothing, by COPY in constant memory."""
 
 import json
-import sys
 import tempfile
 from array import array
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import IO, Any
@@ -32,9 +30,6 @@ from schemas.settings import Settings
 DOCUMENT_FORMAT = 2
 #: Bytes of rejects kept in memory before they go to a temporary file.
 _SPOOL_BYTES = 8 * 1024 * 1024
-#: Seconds after which a thread that reads records lets the one that sends them have its turn; a block of rows takes
-#: about half of it to make. Python's own 5 ms leave Postgres waiting.
-_TURN_S = 0.0005
 _COLUMNS = sql.SQL("corpus_id, ordinal, external_id, text, meta, content_hash, flags, original")
 _COPY_DOCUMENTS = sql.SQL("COPY {table} ({columns}) FROM STDIN")
 _COPY_REJECTS = "COPY gleaner.corpus_rejects (corpus_id, position, line, source, code, reason, excerpt) FROM STDIN"
@@ -192,17 +187,6 @@ def _found(row: dict[str, Any]) -> Corpus:
     )
 
 
-@contextmanager
-def _quick_turns() -> Iterator[None]:
-    """Let threads take turns more often: one that sends would else wait for the reading one longer than it sends."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(_TURN_S)
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(before)
-
-
 class _Load:
     """One corpus on its way, in the transaction that loads it."""
 
@@ -290,7 +274,7 @@ class _Load:
         statement = _COPY_DOCUMENTS.format(table=table, columns=_COLUMNS)
         cursor = self._connection.cursor()
         # Sent by a thread of its own: records are read while Postgres is busy.
-        with _quick_turns(), cursor.copy(statement, writer=QueuedLibpqWriter(cursor)) as copy:
+        with cursor.copy(statement, writer=QueuedLibpqWriter(cursor)) as copy:
             write = copy.write_row
             note = duplicates.note
             for position, line, content, source in self._read("loading"):
