@@ -8,6 +8,7 @@ from typing import Any
 from producer.cancelling import cancel_open_chunks
 from producer.progress import Progress
 from producer.standing import ENDED, unknown_job
+from schemas.closing import close_job
 from schemas.database import Connection, queries
 from schemas.errors import GleanerError
 
@@ -65,7 +66,7 @@ def cancel_job(connection: Connection, job_id: int, worker: str, progress: Progr
         for count in cancel_open_chunks(connection, job_id, worker):
             closed += count
             progress("cancelling", closed, max(closed, total))
-        queries.finish_job(connection, job_id=job_id)
+        close_job(connection, job_id)
         state = require_job(connection, job_id)["state"]
         if state in ENDED:
             return Cancellation(state, before == "cancelled", closed)

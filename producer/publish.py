@@ -15,7 +15,7 @@ from redis.exceptions import RedisError
 
 from producer.progress import Progress
 from schemas.database import Connection, queries
-from schemas.errors import BrokerUnavailable
+from schemas.errors import BrokerUnavailable, GleanerError
 from schemas.queue import PUBLISH_BATCH, ChunkMessage, broker_address, publish, queued_messages, require_broker
 from schemas.settings import Settings
 
@@ -23,6 +23,8 @@ from schemas.settings import Settings
 READ_BATCH = 10 * PUBLISH_BATCH
 #: Seconds between looks at whether somebody else has ended publishing: a statement may not wait for minutes.
 LOCK_POLL_S = 0.2
+#: Seconds to wait for that: a million chunks take less.
+LOCK_S = 900.0
 
 
 def publish_waiting(connection: Connection, app: Celery, settings: Settings, model: str, progress: Progress) -> int:
@@ -30,9 +32,16 @@ def publish_waiting(connection: Connection, app: Celery, settings: Settings, mod
 
     Waits while somebody else publishes for the model.
 
+    :raises GleanerError: when that takes too long.
     :raises BrokerUnavailable: when the broker goes away; what was published stays, the rest can follow.
     """
+    deadline = time.monotonic() + LOCK_S
     while not queries.try_lock_publishing(connection, model=model):
+        if time.monotonic() > deadline:
+            raise GleanerError(
+                f"somebody else has been publishing chunks of {model} for {LOCK_S:.0f} s. Nothing is lost: "
+                "`producer reconcile`, or the same command again, publishes what is left."
+            )
         time.sleep(LOCK_POLL_S)
     with _publishing(connection, model):
         return _publish_missing(connection, app, settings, model, progress)
@@ -80,8 +89,6 @@ def _publish_missing(connection: Connection, app: Celery, settings: Settings, mo
         while published < missing:
             batch = min(READ_BATCH, missing - published)
             chunks = list(queries.chunks_to_publish(connection, model=model, batch=batch))
-            if not chunks:  # workers took them meanwhile
-                break
             for start in range(0, len(chunks), PUBLISH_BATCH):
                 part = chunks[start : start + PUBLISH_BATCH]
                 publish(app, model, [ChunkMessage(**chunk) for chunk in part])
@@ -90,6 +97,8 @@ def _publish_missing(connection: Connection, app: Celery, settings: Settings, mo
                 )
                 published += len(part)
                 progress("publishing", published, missing)
+            if len(chunks) < batch:  # workers took the others meanwhile
+                break
     except (KombuError, OperationalError, RedisError, OSError) as error:
         cause = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise BrokerUnavailable(

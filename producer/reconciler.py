@@ -6,7 +6,8 @@ a time, by an advisory lock, looks at what is open in Postgres and puts right wh
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
@@ -19,6 +20,7 @@ from redis.exceptions import RedisError
 from producer.cancelling import cancel_open_chunks
 from producer.flower import JobRows
 from producer.publish import try_publish_waiting
+from schemas.closing import close_job
 from schemas.database import Connection, connect, queries, require_migrated
 from schemas.errors import BrokerUnavailable, DatabaseUnavailable
 from schemas.queue import queued_messages
@@ -28,9 +30,13 @@ from schemas.settings import Settings
 BATCH = 1000
 #: Seconds for which a queue holds messages that nobody takes until it is said, and said again.
 UNATTENDED_S = 60.0
+#: Times that a document must go wrong with nothing else at the engine: once may be a power cut at the wrong moment.
+POISON_FAILURES = 2
+#: Seconds for which a statement waits for somebody's lock: a forgotten transaction must not hold everything up.
+LOCK_S = 5
 #: Seconds between two tries to reach Postgres.
 RECONNECT_S = 2.0
-#: What row says of itself that no worker wrote it.
+#: What a row of the reconciler's has for a worker.
 WRITER = "reconciler"
 
 
@@ -40,6 +46,7 @@ class Decision(StrEnum):
     TAKEN_OVER = "taken over"  #: its lease ran out: the chunk waits again
     QUARANTINED = "quarantined"  #: its lease ran out once too often: the chunk gets an engine for itself
     HALVED = "halved"  #: it went wrong alone: each half is tried alone
+    TRIED_AGAIN = "tried again"  #: one document was left of it: that is tried alone once more
     POISON = "poison"  #: one document was left of it: that gets the row `failed`
     CLOSED = "closed"  #: it went wrong alone, but all its documents have their rows
     PAUSED = "paused"  #: a job had too much poison
@@ -48,6 +55,7 @@ class Decision(StrEnum):
     ENDED = "ended"  #: the last chunk was done, and the job had not been told
     UNATTENDED = "unattended"  #: messages wait and nobody takes them
     UNREACHABLE = "unreachable"  #: Postgres or the broker is away: tried again
+    FAILED = "failed"  #: Postgres refused a step for one job or chunk, or it took too long: tried again
 
 
 @dataclass(frozen=True)
@@ -93,7 +101,7 @@ class Reconciler:
         """Pass after pass until ``stop``. While another reconciler is at work, wait for its end.
 
         :param stand_by: called once when another one is found at work.
-        :raises GleanerError: only at the first connection, which shows wrong settings.
+        :raises GleanerError: Postgres is not to be had at the first connection, or is at another revision at any.
         """
         connection = self._connect()
         standing_by = False
@@ -110,14 +118,19 @@ class Reconciler:
                     stand_by()
                 stop.wait(self._settings.reconcile_s)
             except (psycopg.Error, DatabaseUnavailable) as error:
-                self._tell(Act(Decision.UNREACHABLE, str(error).strip().splitlines()[0]))
+                self._tell(Act(Decision.UNREACHABLE, f"Postgres: {_first_line(error)}"))
                 connection.close()
                 stop.wait(RECONNECT_S)
         connection.close()
 
     def _connect(self) -> Connection:
         connection = connect(self._settings, "producer reconcile")
-        require_migrated(connection)
+        try:
+            require_migrated(connection)
+            connection.execute("SELECT set_config('lock_timeout', %s, false)", [f"{LOCK_S}s"])
+        except BaseException:
+            connection.close()
+            raise
         return connection
 
     def one_pass(self, connection: Connection) -> None:
@@ -126,15 +139,29 @@ class Reconciler:
         :raises psycopg.Error: when Postgres goes away; the next pass goes on from there.
         """
         if time.monotonic() >= self._take_over_from:
-            self._take_over(connection)
-        self._judge_quarantined(connection)
-        self._move_jobs_on(connection)
+            with self._apart(connection, "taking over"):
+                self._take_over(connection)
+        with self._apart(connection, "judging"):
+            self._judge_quarantined(connection)
+        with self._apart(connection, "moving jobs on"):
+            self._move_jobs_on(connection)
         try:
-            self._publish(connection)
-            self._rows.show(list(queries.jobs_in_work(connection)))
+            with self._apart(connection, "publishing"):
+                self._publish(connection)
+            with self._apart(connection, "showing jobs in Flower"):
+                self._rows.show(list(queries.jobs_in_work(connection)))
         except (BrokerUnavailable, KombuError, OperationalError, RedisError, OSError) as error:
-            words = str(error).strip() or type(error).__name__
-            self._tell(Act(Decision.UNREACHABLE, f"broker: {words.splitlines()[0]}"))
+            self._tell(Act(Decision.UNREACHABLE, f"broker: {_first_line(error)}"))
+
+    @contextmanager
+    def _apart(self, connection: Connection, what: str, **about: Any) -> Iterator[None]:
+        """Keep what fails for one job or chunk from the others. A lost connection ends the pass."""
+        try:
+            yield
+        except psycopg.Error as error:
+            if connection.closed:
+                raise
+            self._tell(Act(Decision.FAILED, f"{what}: {_first_line(error)}", **about))
 
     def _take_over(self, connection: Connection) -> None:
         attempts = self._settings.chunk_attempts
@@ -145,48 +172,65 @@ class Reconciler:
                 self._tell(Act(decision, reason, job_id=chunk["job_id"], chunk_no=chunk["chunk_no"]))
 
     def _judge_quarantined(self, connection: Connection) -> None:
-        attempts = self._settings.chunk_attempts
-        for chunk in list(queries.condemned_chunks(connection, chunk_attempts=attempts, batch=BATCH)):
-            with connection.transaction():
-                act = self._judge(connection, chunk)
-            self._tell(act)
-            if act.decision is Decision.POISON:
-                self._pause_poisoned(connection, chunk["job_id"])
+        paused: set[int] = set()
+        for chunk in list(queries.condemned_chunks(connection, batch=BATCH)):
+            key = {"job_id": chunk["job_id"], "chunk_no": chunk["chunk_no"]}
+            if chunk["job_id"] in paused:
+                continue
+            acts: list[Act] = []
+            with self._apart(connection, "judging", **key), connection.transaction():
+                acts = self._judge(connection, chunk, key)
+            for act in acts:
+                self._tell(act)
+                if act.decision is Decision.PAUSED:
+                    paused.add(chunk["job_id"])
 
-    def _judge(self, connection: Connection, chunk: dict[str, Any]) -> Act:
-        key = {"job_id": chunk["job_id"], "chunk_no": chunk["chunk_no"]}
+    def _judge(self, connection: Connection, chunk: dict[str, Any], key: dict[str, Any]) -> list[Act]:
         error = chunk["last_error"]
         ordinals = [row["ordinal"] for row in queries.open_ordinals(connection, **key)]
         if len(ordinals) > 1:
             middle = ordinals[len(ordinals) // 2]
-            second = queries.halve_chunk(connection, middle=middle, chunk_attempts=self._settings.chunk_attempts, **key)
+            second = queries.halve_chunk(connection, middle=middle, **key)
             reason = f"it went wrong alone ({error}): the documents from {middle} on are chunk {second} now"
-            return Act(Decision.HALVED, reason, **key)
+            return [Act(Decision.HALVED, reason, **key)]
         if not ordinals:
-            queries.close_chunk(connection, **key)
-            return Act(Decision.CLOSED, "all its documents have rows", **key)
-        reason = f"its chunk went wrong {chunk['failures']} times, at last with nothing else at the engine: {error}"
+            if not queries.close_chunk(connection, **key):
+                return []  # it was cancelled meanwhile
+            return [Act(Decision.CLOSED, "all its documents have rows", **key)]
+        if chunk["failures_alone"] < POISON_FAILURES:
+            queries.try_alone_again(connection, **key)
+            return [Act(Decision.TRIED_AGAIN, f"one document is left of it, and it went wrong alone: {error}", **key)]
+        reason = f"it went wrong {chunk['failures_alone']} times with nothing else at the engine: {error}"
         queries.write_poison(connection, ordinal=ordinals[0], reason=reason, worker=WRITER, **key)
         queries.close_chunk(connection, **key)
-        return Act(Decision.POISON, f"document {ordinals[0]}: {reason}", **key)
+        return [
+            Act(Decision.POISON, f"document {ordinals[0]}: {reason}", **key),
+            *self._pause_poisoned(connection, chunk["job_id"]),
+        ]
 
-    def _pause_poisoned(self, connection: Connection, job_id: int) -> None:
+    def _pause_poisoned(self, connection: Connection, job_id: int) -> list[Act]:
         count, limit = queries.count_poison(connection, job_id=job_id), self._settings.poison_limit
-        if count % limit == 0:  # and again after as many more, if a person let it go on
-            reason = f"{count} of its documents took engine or worker down (GLEANER_POISON_LIMIT is {limit})"
-            queries.pause_job(connection, job_id=job_id, reason=reason)
-            self._tell(Act(Decision.PAUSED, reason, job_id=job_id, count=count))
+        if count % limit:  # at the limit, and again after as many more, if a person let it go on
+            return []
+        reason = f"{count} of its documents took engine or worker down (GLEANER_POISON_LIMIT is {limit})"
+        if not queries.pause_job(connection, job_id=job_id, reason=reason):
+            return []
+        return [Act(Decision.PAUSED, reason, job_id=job_id, count=count)]
 
     def _move_jobs_on(self, connection: Connection) -> None:
         for job in list(queries.jobs_to_move(connection)):
-            if job["state"] == "cancelling":
-                count = sum(cancel_open_chunks(connection, job["id"], WRITER))
-                if count:
-                    words = f"{_chunks(count)} closed, because the job is being cancelled"
-                    self._tell(Act(Decision.CANCELLED, words, job_id=job["id"], count=count))
-            state = queries.finish_job(connection, job_id=job["id"])
-            if state:
-                self._tell(Act(Decision.ENDED, f"no chunk of it is open: it is {state}", job_id=job["id"]))
+            with self._apart(connection, "moving it on", job_id=job["id"]):
+                self._move_on(connection, job)
+
+    def _move_on(self, connection: Connection, job: dict[str, Any]) -> None:
+        if job["state"] == "cancelling":
+            count = sum(cancel_open_chunks(connection, job["id"], WRITER))
+            if count:
+                words = f"{_chunks(count)} closed, because the job is being cancelled"
+                self._tell(Act(Decision.CANCELLED, words, job_id=job["id"], count=count))
+        state = close_job(connection, job["id"])
+        if state:
+            self._tell(Act(Decision.ENDED, f"no chunk of it is open: it is {state}", job_id=job["id"]))
 
     def _publish(self, connection: Connection) -> None:
         models = list(queries.waiting_models(connection))
@@ -211,6 +255,10 @@ class Reconciler:
                 f"for {now - since:.0f} s: is a worker for this model running?"
             )
             self._tell(Act(Decision.UNATTENDED, words, model=model, count=waiting))
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def _chunks(count: int) -> str:

@@ -6,6 +6,9 @@ from schemas.database import Connection, queries
 from schemas.errors import GleanerError
 from schemas.outcomes import Outcome
 
+#: Times its size that a new chunk may reach over: rows to try again lie far apart, and its statements read all between.
+SPAN_CHUNKS = 64
+
 
 def retry_rows(connection: Connection, job_id: int, outcomes: list[Outcome], chunk_size: int) -> int:
     """Open a job that has ended, for its rows with these outcomes, in one transaction. Returns the number of rows.
@@ -33,7 +36,12 @@ def retry_rows(connection: Connection, job_id: int, outcomes: list[Outcome], chu
                 f"job {job_id} was opened by somebody else just now: `producer status {job_id}` shows it"
             )
         rows: int = queries.recut_chunks(
-            connection, job_id=job_id, corpus_id=corpus_id, outcomes=names, chunk_size=chunk_size
+            connection,
+            job_id=job_id,
+            corpus_id=corpus_id,
+            outcomes=names,
+            chunk_size=chunk_size,
+            span=SPAN_CHUNKS * chunk_size,
         )
         queries.keep_chunks(connection, job_id=job_id)
     return rows

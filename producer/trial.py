@@ -20,6 +20,7 @@ from producer.readers import open_reader
 from producer.records import FieldMapping
 from producer.serving import served_now
 from producer.watching import Watcher
+from schemas.closing import close_job
 from schemas.database import connect, queries, require_migrated
 from schemas.env_files import ENV_PREFIX
 from schemas.errors import GleanerError
@@ -61,7 +62,7 @@ def try_labels(
         corpus = load_corpus(connection, reader, FieldMapping("id", "text"), NAME, settings, silent)
         job = create_job(connection, corpus, freeze_label_spec(connection, spec), model, settings.chunk_size)
         publish_waiting(connection, broker, settings, model, silent)
-        queries.finish_job(connection, job_id=job.id)
+        close_job(connection, job.id)
         state = queries.job_by_id(connection, job_id=job.id)["state"]
         if state != "done":
             if served_now(broker, model):

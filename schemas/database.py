@@ -26,6 +26,10 @@ queries: Any = aiosql.from_path(str(files("schemas") / "sql"), "psycopg", encodi
 set_json_dumps(dump_json)
 
 
+#: Seconds to wait for a connection of a pool, and for which a pool tries to renew one.
+POOL_WAIT_S = 5.0
+
+
 def _connect_kwargs(settings: Settings, application: str) -> dict[str, Any]:
     return {
         "autocommit": True,
@@ -94,6 +98,10 @@ def open_pool(settings: Settings, application: str, size: int) -> Pool:
         min_size=1,
         max_size=size,
         kwargs=_connect_kwargs(settings, application),
+        # Short, both: a pool that can't connect doubles its pauses up to the second, and who waits for a connection
+        # longer than that is not served by a new try. So the server's return is noticed within seconds.
+        timeout=POOL_WAIT_S,
+        reconnect_timeout=POOL_WAIT_S,
         check=_check,
         open=False,
     )

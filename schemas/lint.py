@@ -7,6 +7,7 @@ from typing import Any
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError
 
+from schemas.automaton import OutsideSubset, automaton_of
 from schemas.errors import UsageError
 from schemas.grammar import cases_of, is_fixed, left_out, parts
 from schemas.jsontext import nested_over
@@ -45,6 +46,15 @@ def lint(schema: dict[str, Any]) -> None:
     _walk(schema, "$", findings)
     if findings:
         raise UsageError("the engine can't constrain this label schema: " + "; ".join(findings))
+
+
+def structured_path(grammar_schema: dict[str, Any]) -> str:
+    """Which way the vllm engine's output is held to a label schema: the decoder, or the grammar backend and why."""
+    try:
+        automaton_of(grammar_schema)
+    except OutsideSubset as reason:
+        return f"grammar backend ({reason})"
+    return "decoder"
 
 
 def _walk(schema: Any, path: str, findings: list[str]) -> None:

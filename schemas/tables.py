@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 from sqlalchemy import (
     BigInteger,
+    Boolean,
     CheckConstraint,
     Column,
     DateTime,
@@ -13,9 +14,11 @@ from sqlalchemy import (
     ForeignKeyConstraint,
     Identity,
     Index,
+    Integer,
     MetaData,
     Text,
     UniqueConstraint,
+    false,
     func,
     text,
 )
@@ -242,6 +245,16 @@ class Chunk(Table, table=True):
     state: str = Field(sa_type=Text)
     attempt: int = Field(default=0, description="Claims so far; the fencing token of the present one.")
     failures: int = Field(default=0, description="Times it went wrong, or its worker or engine did.")
+    alone: bool = Field(
+        default=False,
+        sa_column=Column(Boolean, nullable=False, server_default=false()),
+        description="Worked on with nothing else at the engine; still set in quarantine, it went wrong that way.",
+    )
+    failures_alone: int = Field(
+        default=0,
+        sa_column=Column(Integer, nullable=False, server_default="0"),
+        description="Times it went wrong with nothing else at the engine.",
+    )
     lease_owner: str | None = Field(default=None, sa_type=Text)
     lease_until: datetime | None = _moment()
     published_at: datetime | None = _moment()

@@ -116,7 +116,8 @@ class Runtime:
     def _stop(self) -> None:
         """The first signal."""
         self.stopping.set()
-        state.should_stop = EX_OK
+        if state.should_stop is None:  # else it is stopping already, with an exit code of its own
+            state.should_stop = EX_OK
 
     def _abort(self, signum: signal.Signals) -> None:
         """The second signal."""

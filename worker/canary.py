@@ -26,6 +26,8 @@ DOCUMENT = (
 )
 #: A second request when the first met its token limit: small models run on, with or without a grammar.
 REQUESTS = 2
+#: Tries of one request: engines fail now and then on a request, which is no fault of the label schema.
+TRIES = 3
 #: Seconds for one answer. The first request of an engine's life may compile kernels and the grammar first.
 ANSWER_S = 300.0
 #: Seconds between looks at what should end the wait.
@@ -62,13 +64,19 @@ def prove_grammar(engine: Engine, rules: RowRules, look: Callable[[], None]) -> 
 
 
 def _answer(engine: Engine, canary: RowInFlight, look: Callable[[], None]) -> Generation:
-    future = engine.submit(canary.request())
-    try:
-        return _wait(future, look)
-    except (RowFinal, RequestFailed) as error:
-        raise CanaryFailed(f"the canary got no answer: {error}") from error
-    finally:
-        future.cancel()
+    for left in reversed(range(TRIES)):
+        future = engine.submit(canary.request())
+        try:
+            return _wait(future, look)
+        except RequestFailed as error:
+            if not left:
+                raise CanaryFailed(f"the canary got no answer in {TRIES} tries: {error}") from error
+            logger.warning("the canary got no answer: %s", error)
+        except RowFinal as error:
+            raise CanaryFailed(f"the canary got no answer: {error}") from error
+        finally:
+            future.cancel()
+    raise AssertionError("unreachable")
 
 
 def _wait(future: "Future[Generation]", look: Callable[[], None]) -> Generation:

@@ -10,6 +10,7 @@ from typing import NoReturn
 import psycopg
 from psycopg.types.json import Jsonb
 
+from schemas.closing import close_job
 from schemas.database import Pool, queries
 from schemas.jsontext import make_storable
 from schemas.outcomes import CanaryFailed, EngineLost, LeaseLost, Withdrawn
@@ -19,9 +20,10 @@ from worker.flight import Flight, GiveBack, Progress
 from worker.gate import Gate
 from worker.lease import Lease, LeaseKeeper
 from worker.pulse import PulsedEngine
+from worker.retries import retrying, transient
 from worker.row import Row, RowInFlight
 from worker.specs import Specs
-from worker.writer import RowWriter, retrying, transient
+from worker.writer import RowWriter
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +36,10 @@ ENGINE_GONE = "the engine is gone"
 NO_CLAIM_PAUSE_S = 5.0
 #: Pause before a message goes back that came to a worker on its way out, in seconds: it comes again at once.
 LEAVING_PAUSE_S = 0.5
+
+
+class _NothingToJudge(Exception):
+    """No quarantined chunk waits any more."""
 
 
 class ChunkRunner:
@@ -65,6 +71,7 @@ class ChunkRunner:
             self._engine_id = queries.register_engine(connection, digest=info["digest"], info=Jsonb(info))
         self._specs = Specs(settings, pool, engine)
         self._gate = Gate()
+        self._judging = threading.Lock()
 
     def run(self, job_id: int, chunk_no: int, report: Callable[[Progress], None]) -> str:
         """Label one chunk: the one that the message names, or another that waits and comes first.
@@ -79,6 +86,11 @@ class ChunkRunner:
             # Outside of the gate: nobody waits for it.
             self._stopping.wait(error.pause_s)
             raise
+        except Exception as error:
+            # Nothing that we foresaw, before there was a chunk whose fault it could be.
+            logger.exception("job %d chunk %d", job_id, chunk_no)
+            self._stopping.wait(NO_CLAIM_PAUSE_S)
+            raise GiveBack(f"no claim: {error}") from error
 
     def _run(self, job_id: int, chunk_no: int, report: Callable[[Progress], None]) -> str:
         leaving = GiveBack("the worker is leaving", LEAVING_PAUSE_S)
@@ -88,7 +100,7 @@ class ChunkRunner:
             # Seldom while others wait: it may take the worker down, and them with it.
             if random.random() < self._settings.fair_share and (done := self._run_quarantined(report)):
                 return done
-            with self._gate.together(self._look):
+            with self._gate.together(self._look_in):
                 lease = retrying(self._settings)(self._leases.claim, job_id, chunk_no)
                 if lease is not None:
                     return self._work(lease, report)
@@ -100,14 +112,26 @@ class ChunkRunner:
 
     def _run_quarantined(self, report: Callable[[Progress], None]) -> str | None:
         """Label a chunk that must have the engine for itself, if one waits. What happened, in words."""
-        if not retrying(self._settings)(self._leases.quarantined_waits):
+        # One of this worker's threads waits for the gate to be empty, and as long as there is something to wait for.
+        if not self._judging.acquire(blocking=False):
             return None
-        with self._gate.alone(self._look):
-            lease = retrying(self._settings)(self._leases.claim_quarantined)
-            if lease is None:
-                return None
-            logger.warning("%s went wrong before: it gets the engine for itself", lease)
-            return self._work(lease, report)
+        try:
+            self._look_for_quarantined()
+            with self._gate.alone(self._look_for_quarantined):
+                lease = retrying(self._settings)(self._leases.claim_quarantined)
+                if lease is None:
+                    return None
+                logger.warning("%s went wrong before: it gets the engine for itself", lease)
+                return self._work(lease, report)
+        except _NothingToJudge:
+            return None
+        finally:
+            self._judging.release()
+
+    def _look_for_quarantined(self) -> None:
+        self._look_in()
+        if not retrying(self._settings)(self._leases.quarantined_waits):
+            raise _NothingToJudge
 
     def _work(self, lease: Lease, report: Callable[[Progress], None]) -> str:
         try:
@@ -127,20 +151,24 @@ class ChunkRunner:
             raise GiveBack(ENGINE_GONE) from error
         except CanaryFailed as error:
             return self._refuse(lease, error)
+        except psycopg.ProgrammingError as error:  # a right or a column is missing: every chunk would fail so
+            return self._refuse(lease, error)
         except Exception as error:
             self._trouble(lease, error)
         finally:
             self._leases.drop(lease)
         return str(progress)
 
-    def _refuse(self, lease: Lease, error: CanaryFailed) -> str:
-        """This engine can't do the job, whatever the chunk: it waits for a person, and costs the others nothing."""
+    def _refuse(self, lease: Lease, error: CanaryFailed | psycopg.ProgrammingError) -> str:
+        """This worker can't do the job, whatever the chunk: it waits for a person, and costs the others nothing."""
         logger.error("%s: %s", lease, error)
         reason = make_storable(f"refused by {self._worker}: {error}")
-        for attempt in retrying(self._settings):
-            with attempt, self._pool.connection() as connection:
-                queries.pause_job(connection, job_id=lease.job_id, reason=reason)
-        self._leases.release(lease, str(error))
+        try:
+            for attempt in retrying(self._settings):
+                with attempt, self._pool.connection() as connection:
+                    queries.pause_job(connection, job_id=lease.job_id, reason=reason)
+        finally:
+            self._leases.release(lease, str(error))
         return f"{lease} given up, its job paused: {error}"
 
     def _trouble(self, lease: Lease, error: Exception) -> NoReturn:
@@ -188,6 +216,12 @@ class ChunkRunner:
         if self._stopping.is_set():
             raise GiveBack("the worker is shutting down")
 
+    def _look_in(self) -> None:
+        """Raises what keeps a chunk from being claimed."""
+        self._look()
+        if self._draining.is_set():
+            raise GiveBack("the worker is leaving", LEAVING_PAUSE_S)
+
     def _look_at(self, lease: Lease) -> None:
         """Raises what ends one chunk."""
         if lease.lost.is_set():
@@ -208,4 +242,4 @@ class ChunkRunner:
                     raise RuntimeError(f"{lease}: a document has no row")
         for attempt in retrying(self._settings):
             with attempt, self._pool.connection() as connection:
-                queries.finish_job(connection, job_id=lease.job_id)
+                close_job(connection, lease.job_id)

@@ -1,16 +1,21 @@
 """The requests of one chunk at the engine, from the first submit to the last row."""
 
 import contextlib
+import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 
-from schemas.outcomes import EngineLost, RequestFailed, RowFinal, Withdrawn
+import psycopg
+
+from schemas.outcomes import EngineLost, LeaseLost, RequestFailed, RowFinal, Withdrawn
 from worker.engine.base import Engine, Generation
 from worker.row import Row, RowInFlight
 from worker.writer import RowWriter
+
+logger = logging.getLogger(__name__)
 
 #: Seconds between looks at what does not wake a chunk by itself: shutdown, a lost lease, a lost engine.
 LOOK_S = 0.2
@@ -94,9 +99,7 @@ class Flight:
             for future in self._open:
                 future.cancel()
             if isinstance(error, GiveBack | EngineLost | Withdrawn):
-                for done in ended:
-                    self._keep(done)
-                self._writer.flush()
+                self._keep_all(ended)
             raise
         self._writer.flush()
 
@@ -123,6 +126,15 @@ class Flight:
             while True:
                 ended.append(self._ended.get_nowait())
         return ended
+
+    def _keep_all(self, ended: list[_Done]) -> None:
+        """Write what can be; what can't is made again, and the chunk ends for its own reason."""
+        try:
+            for done in ended:
+                self._keep(done)
+            self._writer.flush()
+        except (psycopg.Error, LeaseLost) as error:
+            logger.warning("finished rows not written: %s", error)
 
     def _keep(self, done: _Done) -> None:
         """Write what a request that ended just before the chunk came to; no further try."""

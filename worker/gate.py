@@ -23,9 +23,7 @@ class Gate:
 
         :param look: called before coming in, and while waiting; raises to stay out.
         """
-        with self._changed:
-            self._wait(lambda: not self._alone and not self._waiting_alone, look)
-            self._inside += 1
+        self._come_in(lambda: not self._alone and not self._waiting_alone, look)
         try:
             yield
         finally:
@@ -36,25 +34,28 @@ class Gate:
         """Be inside with nobody else. ``look`` as above."""
         with self._changed:
             self._waiting_alone += 1
-            try:
-                self._wait(lambda: not self._inside, look)
-                self._inside, self._alone = 1, True
-            finally:
+        try:
+            self._come_in(lambda: not self._inside, look, alone=True)
+        finally:
+            with self._changed:
                 self._waiting_alone -= 1
                 self._changed.notify_all()
         try:
             yield
         finally:
-            self._alone = False
             self._leave()
 
-    def _wait(self, ready: Callable[[], bool], look: Callable[[], None]) -> None:
-        look()
-        while not ready():
-            self._changed.wait(LOOK_S)
-            look()
+    def _come_in(self, ready: Callable[[], bool], look: Callable[[], None], *, alone: bool = False) -> None:
+        while True:
+            look()  # not under the lock: it may take its time
+            with self._changed:
+                if self._changed.wait_for(ready, LOOK_S):
+                    self._inside += 1
+                    self._alone = alone
+                    return
 
     def _leave(self) -> None:
         with self._changed:
             self._inside -= 1
+            self._alone = False
             self._changed.notify_all()

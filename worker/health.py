@@ -88,7 +88,7 @@ class HealthWatch:
         self._thread = threading.Thread(target=self._watch, name="health", daemon=True)
 
     def start(self) -> None:
-        """Begin to watch. Before the engine loads, which may hang as well."""
+        """Begin to watch. Before the engine loads: a stop that hangs then is overdue as well."""
         if self._limit_gib is not None and not memory_is_readable():
             logger.warning("GLEANER_MEMORY_LIMIT_GIB is off: this system has no /proc to read memory from")
             self._limit_gib = None
@@ -107,11 +107,11 @@ class HealthWatch:
         stall = self._vitals.look()
         if stall is Stall.ENGINE:
             self._engine.give_up()
-            self._end(EXIT_ENGINE_LOST, f"{stall} for {self._settings.stall_s:g} s (GLEANER_STALL_S)")
+            self._end(EXIT_ENGINE_LOST, f"{stall} for {self._settings.engine_stall_s:g} s (GLEANER_STALL_S)")
         elif self._engine.lost:
             self._end(EXIT_ENGINE_LOST, "the engine is gone")
         elif stall is Stall.CONSUMER:
-            waiting = f"{self._vitals.queued or 'some'} of them, GLEANER_STALL_S is {self._settings.stall_s:g}"
+            waiting = f"{self._vitals.queued or 'some'} of them, GLEANER_STALL_S is {self._settings.engine_stall_s:g}"
             self._end(EXIT_DEAF, f"{stall} by this worker ({waiting})")
         elif self._vitals.consuming and self._exit_code is None:
             self._look_at_memory()

@@ -5,15 +5,18 @@ import random
 import secrets
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import psycopg
 from psycopg.types.json import Jsonb
 
+from schemas.closing import close_job
 from schemas.database import Connection, Pool, connect, queries
 from schemas.jsontext import make_storable
 from schemas.settings import Settings
+from worker.retries import retrying
 
 logger = logging.getLogger(__name__)
 
@@ -69,11 +72,15 @@ class LeaseKeeper:
         self._worker = owner
         # Two processes of one name may meet while both load their engines: a lease is one process's.
         self._owner = f"{owner}/{secrets.token_hex(4)}"
-        #: By job and chunk; None while the claim is on its way.
-        self._held: dict[tuple[int, int], Lease | None] = {}
+        #: By job and chunk.
+        self._held: dict[tuple[int, int], Lease] = {}
+        self._claiming = threading.Lock()
+        #: Whether a claim may have succeeded without our hearing of it.
+        self._answer_lost = False
         #: Chunks that could not be given back yet.
         self._unreleased: list[_Release] = []
         self._lock = threading.Lock()
+        self._renewal_s = settings.lease_s / RENEWALS_A_LEASE
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._keep_for_ever, name="leases", daemon=True)
 
@@ -82,15 +89,20 @@ class LeaseKeeper:
 
         :raises psycopg.Error: when Postgres can't be reached.
         """
-        with self._pool.connection() as connection:
-            for left in queries.release_left(
-                connection, worker=self._worker, owner=self._owner, chunk_attempts=self._settings.chunk_attempts
-            ):
-                logger.warning(
-                    "job %d chunk %d, left by a process of this name, is %s again (%d failures)",
-                    left["job_id"], left["chunk_no"], left["state"], left["failures"],
-                )  # fmt: skip
+        for left in retrying(self._settings)(self._release_left):
+            logger.warning(
+                "job %d chunk %d, left by a process of this name, is %s again (%d failures)",
+                left["job_id"], left["chunk_no"], left["state"], left["failures"],
+            )  # fmt: skip
         self._thread.start()
+
+    def _release_left(self) -> list[dict[str, Any]]:
+        with self._pool.connection() as connection:
+            return list(
+                queries.release_left(
+                    connection, worker=self._worker, owner=self._owner, chunk_attempts=self._settings.chunk_attempts
+                )
+            )
 
     def stop(self) -> None:
         """Renew no more; try once more to free what could not be freed yet."""
@@ -107,22 +119,17 @@ class LeaseKeeper:
         :raises DatabaseUnavailable: :raises psycopg.Error: nothing was given back.
         """
         with connect(self._settings, "leaving") as connection:
-            queries.release_owned(
-                connection, owner=self._owner, error=words, chunk_attempts=self._settings.chunk_attempts
-            )
+            self._release_owned(connection, [], words)
 
     def quarantined_waits(self) -> bool:
-        """Whether a chunk waits that must have the engine for itself."""
+        """Whether a chunk waits that must have the engine for itself, and none is in work anywhere."""
         with self._pool.connection() as connection:
-            waits: bool = queries.quarantined_waits(
-                connection, model=self._settings.model, chunk_attempts=self._settings.chunk_attempts
-            )
+            waits: bool = queries.quarantined_waits(connection, model=self._settings.model)
         return waits
 
     def claim_quarantined(self) -> Lease | None:
         """Take the lease of a quarantined chunk, if there is one."""
-        with self._pool.connection() as connection:
-            return self._hold(queries.claim_quarantined(connection, **self._terms()))
+        return self._claim(queries.claim_quarantined)
 
     def claim(self, job_id: int, chunk_no: int) -> Lease | None:
         """Take the lease of the chunk that a message names, or of one that comes before it.
@@ -131,53 +138,58 @@ class LeaseKeeper:
         oldest job, and a second message for a chunk by any that waits. None, and a word in the log, if none does.
         """
         by_age = random.random() < self._settings.fair_share
-        with self._pool.connection() as connection:
-            lease = None if by_age else self._claim_named(connection, job_id, chunk_no)
-            if lease is None:
-                lease = self._hold(queries.claim_waiting(connection, by_age=by_age, **self._terms()))
-            if lease is None:
+        lease = None if by_age else self._claim(queries.claim_named, job_id=job_id, chunk_no=chunk_no)
+        lease = lease or self._claim(queries.claim_waiting, by_age=by_age)
+        if lease is None:
+            with self._pool.connection() as connection:
                 standing = queries.chunk_standing(connection, job_id=job_id, chunk_no=chunk_no)
                 logger.info("job %d chunk %d is not to be claimed: %s", job_id, chunk_no, _why(standing))
                 # Its worker may have died between the last chunk's end and the job's.
-                queries.finish_job(connection, job_id=job_id)
+                close_job(connection, job_id)
         return lease
 
-    def _claim_named(self, connection: Connection, job_id: int, chunk_no: int) -> Lease | None:
-        key = (job_id, chunk_no)
-        with self._lock:
-            # A broker that lost its connection delivers what is being worked on once more, to the same worker.
-            if key in self._held:
+    def _claim(self, statement: Callable[..., dict[str, Any] | None], **what: Any) -> Lease | None:
+        # One at a time, so that a chunk which is ours by Postgres and not in our list is one whose answer was lost.
+        with self._claiming, self._pool.connection() as connection:
+            if self._answer_lost:
+                self._release_owned(connection, self._known(), "the answer to its claim was lost")
+                self._answer_lost = False
+            try:
+                row = statement(
+                    connection,
+                    owner=self._owner,
+                    lease_s=self._settings.lease_s,
+                    model=self._settings.model,
+                    **what,
+                )
+            except psycopg.Error:
+                self._answer_lost = True
+                raise
+            if row is None:
                 return None
-            self._held[key] = None
-        lease = None
-        try:
-            lease = self._hold(queries.claim_named(connection, job_id=job_id, chunk_no=chunk_no, **self._terms()))
-        finally:
-            if lease is None:
-                with self._lock:
-                    self._held.pop(key, None)
-        return lease
+            lease = Lease(**row)
+            with self._lock:
+                self._held[lease.job_id, lease.chunk_no] = lease
+            return lease
 
-    def _terms(self) -> dict[str, Any]:
-        return {
-            "owner": self._owner,
-            "lease_s": self._settings.lease_s,
-            "model": self._settings.model,
-            "chunk_attempts": self._settings.chunk_attempts,
-        }
-
-    def _hold(self, row: dict[str, Any] | None) -> Lease | None:
-        if row is None:
-            return None
-        lease = Lease(**row)
+    def _known(self) -> list[Lease]:
+        """The leases that are held, or on their way back."""
         with self._lock:
-            self._held[lease.job_id, lease.chunk_no] = lease
-        return lease
+            return [*self._held.values(), *(release.lease for release in self._unreleased)]
+
+    def _release_owned(self, connection: Connection, but: list[Lease], words: str) -> None:
+        queries.release_owned(
+            connection,
+            owner=self._owner,
+            held=_keys(but),
+            error=words,
+            chunk_attempts=self._settings.chunk_attempts,
+        )
 
     def release(self, lease: Lease, words: str, failed: int = 0) -> int:
         """Give a chunk back, so that the next claim need not wait for the lease to run out.
 
-        Where Postgres can't be reached it is tried again until it is, or until the lease has run out.
+        Where Postgres can't be reached it is tried again until it can; by then the lease may have run out.
 
         :param failed: 1 when the chunk itself went wrong, or the engine while the chunk was there.
         :returns: how often that has happened, as far as can be told.
@@ -191,7 +203,7 @@ class LeaseKeeper:
                 self._unreleased.append(release)
             return failed
 
-    def _release(self, release: "_Release") -> int:
+    def _release(self, release: _Release) -> int:
         with self._pool.connection() as connection:
             released = queries.release_chunk(
                 connection,
@@ -223,20 +235,23 @@ class LeaseKeeper:
 
     def _keep_for_ever(self) -> None:
         renewed_at = time.monotonic()
-        pause = self._settings.lease_s / RENEWALS_A_LEASE
+        pause = self._renewal_s
         while not self._stop.wait(min(CONTROL_S, pause)):
-            self._release_late()
-            with self._lock:
-                held = [lease for lease in self._held.values() if lease is not None]
-            if not held:
-                continue
-            if time.monotonic() - renewed_at >= pause:
-                renewed_at = time.monotonic()
-                self._renew(held)
-            self._withdraw(held)
+            try:
+                self._release_late()
+                with self._lock:
+                    held = list(self._held.values())
+                if held and time.monotonic() - renewed_at >= pause:
+                    renewed_at = time.monotonic()
+                    self._renew(held)
+                self._withdraw(held)
+            except Exception:  # every lease depends on this thread
+                logger.exception("leases: a look failed")
 
     def _withdraw(self, held: list[Lease]) -> None:
         """Notice jobs that were cancelled."""
+        if not held:
+            return
         try:
             with self._pool.connection() as connection:
                 cancelled = {
@@ -252,13 +267,15 @@ class LeaseKeeper:
     def _renew(self, held: list[Lease]) -> None:
         asked_at = time.monotonic()
         try:
-            with self._pool.connection() as connection:
+            with self._pool.connection() as connection, connection.transaction():
+                # Held up by somebody's lock, it would be too late for all leases.
+                connection.execute("SELECT set_config('lock_timeout', %s, true)", [f"{self._renewal_s / 2 * 1000:.0f}"])
                 kept = {
                     (row["job_id"], row["chunk_no"], row["attempt"])
                     for row in queries.renew_leases(
                         connection,
                         lease_s=self._settings.lease_s,
-                        held=Jsonb([{"job_id": x.job_id, "chunk_no": x.chunk_no, "attempt": x.attempt} for x in held]),
+                        held=_keys(held),
                     )
                 }
         except (psycopg.Error, OSError) as error:
@@ -273,6 +290,10 @@ class LeaseKeeper:
                 lease.renewed_at = asked_at
             else:
                 lease.lost.set()
+
+
+def _keys(leases: list[Lease]) -> Jsonb:
+    return Jsonb([{"job_id": x.job_id, "chunk_no": x.chunk_no, "attempt": x.attempt} for x in leases])
 
 
 def _why(standing: dict[str, Any] | None) -> str:

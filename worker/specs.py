@@ -1,14 +1,12 @@
 """The label specs that this worker lately served: read once, proven once by the canary, shared by all its chunks."""
 
 import threading
-import time
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future
 
 from schemas.database import Pool, queries
 from schemas.label_spec import LabelSpec
-from schemas.outcomes import CanaryFailed
 from schemas.settings import Settings
 from worker.canary import prove_grammar
 from worker.check import LabelCheck
@@ -19,9 +17,6 @@ from worker.row import RowRules
 #: Label specs kept: one a job lately served.
 SPECS = 64
 
-#: Seconds that a refusal holds: a bad job's chunks then pass in no time, and one that was mended is seen soon.
-REFUSED_S = 60.0
-
 #: What every document of a label spec goes through.
 Prepared = tuple[RowRules, UserTurn]
 
@@ -29,7 +24,7 @@ Prepared = tuple[RowRules, UserTurn]
 class Specs:
     """Label specs by id. Safe to ask from several threads: those that ask while one is proven wait for its end.
 
-    A label spec that the canary refused is refused for :data:`REFUSED_S`; what else failed is tried again at once.
+    What failed is tried again when it is asked for again.
     """
 
     def __init__(self, settings: Settings, pool: Pool, engine: Engine) -> None:
@@ -38,7 +33,6 @@ class Specs:
         self._engine = engine
         self._lock = threading.Lock()
         self._kept: OrderedDict[int, Future[Prepared]] = OrderedDict()
-        self._refused: dict[int, tuple[float, CanaryFailed]] = {}
 
     def get(self, label_spec_id: int, look: Callable[[], None]) -> Prepared:
         """A label spec, after its canary.
@@ -47,9 +41,6 @@ class Specs:
         :raises CanaryFailed: the engine does not keep to it; in every thread that waited for the same canary.
         """
         with self._lock:
-            refused_at, refusal = self._refused.get(label_spec_id, (0.0, None))
-            if refusal is not None and time.monotonic() - refused_at < REFUSED_S:
-                raise CanaryFailed(str(refusal))
             kept = self._kept.get(label_spec_id)
             mine = kept is None
             if kept is None:
@@ -68,8 +59,6 @@ class Specs:
         except BaseException as error:
             with self._lock:
                 self._kept.pop(label_spec_id, None)
-                if isinstance(error, CanaryFailed):
-                    self._refused[label_spec_id] = (time.monotonic(), error)
             kept.set_exception(error)
         else:
             kept.set_result(prepared)

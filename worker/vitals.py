@@ -121,7 +121,7 @@ class Vitals:
 
     def stall(self) -> Stall | None:
         """What has not moved for ``GLEANER_STALL_S``, though there is something to do."""
-        limit = self._settings.stall_s
+        limit = self._settings.engine_stall_s
         if self._stall is not None:
             return self._stall
         if min(self._engine.silent_s, time.monotonic() - self._idle_at) > limit:

@@ -12,6 +12,12 @@ depends_on = None
 
 def upgrade() -> None:
     op.add_column("jobs", sa.Column("state_reason", sa.Text(), nullable=True), schema="gleaner")
+    op.add_column(
+        "chunks", sa.Column("alone", sa.Boolean(), server_default=sa.false(), nullable=False), schema="gleaner"
+    )
+    op.add_column(
+        "chunks", sa.Column("failures_alone", sa.Integer(), server_default="0", nullable=False), schema="gleaner"
+    )
     op.alter_column("labels", "engine_id", existing_type=sa.BigInteger(), nullable=True, schema="gleaner")
     op.create_index(
         "jobs_live_idx",
@@ -69,4 +75,6 @@ def downgrade() -> None:
     op.drop_index("jobs_live_idx", table_name="jobs", schema="gleaner")
     op.execute("UPDATE gleaner.labels SET engine_id = 0 WHERE engine_id IS NULL")
     op.alter_column("labels", "engine_id", existing_type=sa.BigInteger(), nullable=False, schema="gleaner")
+    op.drop_column("chunks", "failures_alone", schema="gleaner")
+    op.drop_column("chunks", "alone", schema="gleaner")
     op.drop_column("jobs", "state_reason", schema="gleaner")

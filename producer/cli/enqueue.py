@@ -41,9 +41,11 @@ from producer.publish import publish_waiting
 from producer.readers import ReadOptions
 from producer.serving import unserved
 from producer.standing import ENDED, state_note
+from schemas.closing import close_job
 from schemas.database import Connection, connect, queries, require_migrated
 from schemas.errors import UsageError
 from schemas.label_spec import MADE_PROMPT, LabelSpec, load_label_spec, template_fields
+from schemas.lint import structured_path
 from schemas.outcomes import OverLong
 from schemas.queue import create_app, require_broker
 from schemas.views import column_names
@@ -184,8 +186,9 @@ def enqueue(
                 queries.set_priority(connection, job_id=job.id, priority=priority)
             published = publish_waiting(connection, broker, settings, model, progress)
         # A worker that died between its last chunk and the job's end left this to do.
-        queries.finish_job(connection, job_id=job.id)
+        close_job(connection, job.id)
         summary = {**_summary(connection, opened, loaded, frozen, job, published), "model": model}
+        summary["structured_path"] = structured_path(spec.grammar.schema)
         warnings = [
             state_note(job.id, summary["state"], summary.pop("state_reason")),
             None if summary["state"] in ENDED else unserved(connection, broker, model),
@@ -270,7 +273,8 @@ def _show(summary: dict[str, Any], spec: LabelSpec, notes: tuple[str, ...]) -> N
         say(f"  to corpus {difference.base}, {difference.base_name}, before it: {difference}")
     if summary["rejected"]:
         _show_rejects(summary)
-    say(f"Label spec {spec.name}_v{summary['version']}: {counted(len(spec.json_schema['properties']), 'field')}")
+    fields = counted(len(spec.json_schema["properties"]), "field")
+    say(f"Label spec {spec.name}_v{summary['version']}: {fields}, by the {summary['structured_path']}")
     if summary["new_version"]:
         name, version = spec.name, summary["version"]
         say(

@@ -1,29 +1,22 @@
--- name: quarantined_waits(model, chunk_attempts)$
+-- name: quarantined_waits(model)$
 -- Whether a quarantined chunk waits for a worker that has nothing else at its engine, and none is in work: of a model's
--- workers, one at a time is put at risk.
+-- workers, one at a time is put at risk. (Two that ask at the same moment may both go on.)
 SELECT EXISTS (
     SELECT FROM gleaner.jobs AS job JOIN gleaner.chunks AS chunk ON chunk.job_id = job.id
-    WHERE job.model = :model AND job.state IN ('queued', 'running')
-      AND chunk.state = 'quarantined' AND chunk.failures <= :chunk_attempts
+    WHERE job.model = :model AND job.state IN ('queued', 'running') AND chunk.state = 'quarantined' AND NOT chunk.alone
 ) AND NOT EXISTS (
     SELECT FROM gleaner.chunks AS chunk JOIN gleaner.jobs AS job ON job.id = chunk.job_id
-    WHERE chunk.state = 'running' AND chunk.failures >= :chunk_attempts AND job.model = :model
+    WHERE chunk.state = 'running' AND chunk.alone AND job.model = :model
 );
 
--- name: claim_named(owner, lease_s, job_id, chunk_no, model, chunk_attempts)^
--- Take the lease of the chunk that a message names, if it is to be had and no job of a higher priority waits. The new
--- attempt is the fencing token of everything that is written for the chunk from now on.
--- A lease that ran out is a failure of the chunk's.
+-- name: claim_named(owner, lease_s, job_id, chunk_no, model)^
+-- Take the lease of the chunk that a message names, if it waits and no job of a higher priority does. The new attempt is
+-- the fencing token of everything that is written for the chunk from now on.
 UPDATE gleaner.chunks AS chunk
 SET state = 'running', attempt = attempt + 1, lease_owner = :owner,
-    lease_until = now() + make_interval(secs => :lease_s),
-    failures = failures + (chunk.state = 'running')::integer,
-    last_error = CASE WHEN chunk.state = 'running'
-        THEN 'the lease of ' || chunk.lease_owner || ' ran out' ELSE chunk.last_error END
+    lease_until = now() + make_interval(secs => :lease_s)
 FROM gleaner.jobs AS job
-WHERE chunk.job_id = :job_id AND chunk.chunk_no = :chunk_no
-  AND (chunk.state = 'queued'
-      OR chunk.state = 'running' AND chunk.lease_until < now() AND chunk.failures + 1 < :chunk_attempts)
+WHERE chunk.job_id = :job_id AND chunk.chunk_no = :chunk_no AND chunk.state = 'queued'
   AND job.id = chunk.job_id AND job.state IN ('queued', 'running') AND job.model = :model
   AND NOT EXISTS (
       SELECT FROM gleaner.jobs AS other JOIN gleaner.chunks AS waiting ON waiting.job_id = other.id
@@ -33,7 +26,7 @@ WHERE chunk.job_id = :job_id AND chunk.chunk_no = :chunk_no
 RETURNING chunk.job_id, chunk.chunk_no, chunk.attempt, chunk.first_ordinal, chunk.last_ordinal, chunk.size,
     job.corpus_id, job.label_spec_id;
 
--- name: claim_waiting(owner, lease_s, model, chunk_attempts, by_age)^
+-- name: claim_waiting(owner, lease_s, model, by_age)^
 -- Take the lease of the first chunk that waits: of the job with the highest priority, or of the oldest job.
 -- Jobs are looked at in order, and only until one has a chunk.
 WITH first AS MATERIALIZED (
@@ -45,40 +38,35 @@ WITH first AS MATERIALIZED (
     ) AS job
     CROSS JOIN LATERAL (
         SELECT chunk.job_id, chunk.chunk_no FROM gleaner.chunks AS chunk
-        WHERE chunk.job_id = job.id AND (chunk.state = 'queued'
-            OR chunk.state = 'running' AND chunk.lease_until < now() AND chunk.failures + 1 < :chunk_attempts)
+        WHERE chunk.job_id = job.id AND chunk.state = 'queued'
         ORDER BY chunk.chunk_no LIMIT 1 FOR UPDATE SKIP LOCKED
     ) AS waiting
     LIMIT 1
 )
 UPDATE gleaner.chunks AS chunk
 SET state = 'running', attempt = attempt + 1, lease_owner = :owner,
-    lease_until = now() + make_interval(secs => :lease_s),
-    failures = failures + (chunk.state = 'running')::integer,
-    last_error = CASE WHEN chunk.state = 'running'
-        THEN 'the lease of ' || chunk.lease_owner || ' ran out' ELSE chunk.last_error END
+    lease_until = now() + make_interval(secs => :lease_s)
 FROM first
 WHERE chunk.job_id = first.job_id AND chunk.chunk_no = first.chunk_no
 RETURNING chunk.job_id, chunk.chunk_no, chunk.attempt, chunk.first_ordinal, chunk.last_ordinal, chunk.size,
     first.corpus_id, first.label_spec_id;
 
--- name: claim_quarantined(owner, lease_s, model, chunk_attempts)^
+-- name: claim_quarantined(owner, lease_s, model)^
 -- Take the lease of a quarantined chunk. Only for a worker that has nothing else at its engine and lets nothing in:
--- what goes wrong now is this chunk's fault.
+-- what goes wrong now is this chunk's fault. One that went wrong so waits for the reconciler's verdict first.
 WITH first AS MATERIALIZED (
     SELECT chunk.job_id, chunk.chunk_no, job.corpus_id, job.label_spec_id
     FROM gleaner.jobs AS job JOIN gleaner.chunks AS chunk ON chunk.job_id = job.id
-    WHERE job.model = :model AND job.state IN ('queued', 'running')
-      AND chunk.state = 'quarantined' AND chunk.failures <= :chunk_attempts
+    WHERE job.model = :model AND job.state IN ('queued', 'running') AND chunk.state = 'quarantined' AND NOT chunk.alone
       AND NOT EXISTS (
           SELECT FROM gleaner.chunks AS other JOIN gleaner.jobs AS its ON its.id = other.job_id
-          WHERE other.state = 'running' AND other.failures >= :chunk_attempts AND its.model = :model
+          WHERE other.state = 'running' AND other.alone AND its.model = :model
       )
     ORDER BY job.priority DESC, chunk.job_id, chunk.chunk_no
     LIMIT 1 FOR UPDATE OF chunk SKIP LOCKED
 )
 UPDATE gleaner.chunks AS chunk
-SET state = 'running', attempt = attempt + 1, lease_owner = :owner,
+SET state = 'running', alone = true, attempt = attempt + 1, lease_owner = :owner,
     lease_until = now() + make_interval(secs => :lease_s)
 FROM first
 WHERE chunk.job_id = first.job_id AND chunk.chunk_no = first.chunk_no
@@ -123,8 +111,9 @@ SELECT id FROM gleaner.jobs WHERE id = ANY(:job_ids) AND state IN ('cancelling',
 -- Give a chunk back unfinished: anyone may claim it at once. `failed` counts what went wrong with the chunk itself, or
 -- with the engine while the chunk was there; after too much of it the chunk is quarantined.
 UPDATE gleaner.chunks
-SET state = CASE WHEN failures + :failed >= :chunk_attempts THEN 'quarantined' ELSE 'queued' END,
-    lease_owner = NULL, lease_until = NULL, last_error = :error, failures = failures + :failed
+SET state = CASE WHEN alone OR failures + :failed >= :chunk_attempts THEN 'quarantined' ELSE 'queued' END,
+    failures = failures + :failed, failures_alone = failures_alone + CASE WHEN alone THEN :failed ELSE 0 END,
+    alone = alone AND :failed > 0, lease_owner = NULL, lease_until = NULL, last_error = :error
 WHERE job_id = :job_id AND chunk_no = :chunk_no AND attempt = :attempt AND state = 'running'
 RETURNING failures;
 
@@ -136,23 +125,27 @@ WITH ours AS (
     ORDER BY job_id, chunk_no FOR UPDATE
 )
 UPDATE gleaner.chunks AS chunk
-SET state = CASE WHEN chunk.failures + 1 >= :chunk_attempts THEN 'quarantined' ELSE 'queued' END,
-    failures = chunk.failures + 1, last_error = chunk.lease_owner || ' ended without a word',
-    lease_owner = NULL, lease_until = NULL
+SET state = CASE WHEN alone OR failures + 1 >= :chunk_attempts THEN 'quarantined' ELSE 'queued' END,
+    failures = failures + 1, failures_alone = failures_alone + alone::integer,
+    last_error = lease_owner || ' ended without a word', lease_owner = NULL, lease_until = NULL
 FROM ours
 WHERE chunk.job_id = ours.job_id AND chunk.chunk_no = ours.chunk_no
 RETURNING chunk.job_id, chunk.chunk_no, chunk.state, chunk.failures;
 
--- name: release_owned(owner, error, chunk_attempts)!
--- Give back all chunks of a process that leaves at once: no failure of theirs.
+-- name: release_owned(owner, held, error, chunk_attempts)!
+-- Give back the chunks of a process but for those that it knows to hold: no failure of theirs. The others are claims
+-- whose answer was lost.
 WITH ours AS (
-    SELECT job_id, chunk_no FROM gleaner.chunks
-    WHERE state = 'running' AND lease_owner = :owner
-    ORDER BY job_id, chunk_no FOR UPDATE
+    SELECT chunk.job_id, chunk.chunk_no FROM gleaner.chunks AS chunk
+    WHERE chunk.state = 'running' AND chunk.lease_owner = :owner AND NOT EXISTS (
+        SELECT FROM jsonb_to_recordset(:held) AS held(job_id bigint, chunk_no integer, attempt integer)
+        WHERE held.job_id = chunk.job_id AND held.chunk_no = chunk.chunk_no AND held.attempt = chunk.attempt
+    )
+    ORDER BY chunk.job_id, chunk.chunk_no FOR UPDATE OF chunk
 )
 UPDATE gleaner.chunks AS chunk
-SET state = CASE WHEN chunk.failures >= :chunk_attempts THEN 'quarantined' ELSE 'queued' END,
-    last_error = :error, lease_owner = NULL, lease_until = NULL
+SET state = CASE WHEN alone OR failures >= :chunk_attempts THEN 'quarantined' ELSE 'queued' END,
+    alone = false, last_error = :error, lease_owner = NULL, lease_until = NULL
 FROM ours
 WHERE chunk.job_id = ours.job_id AND chunk.chunk_no = ours.chunk_no;
 
@@ -178,10 +171,18 @@ WITH fence AS (
 SELECT EXISTS (SELECT FROM fence) AS held,
     EXISTS (SELECT FROM done) OR EXISTS (SELECT FROM fence WHERE state = 'done') AS finished;
 
--- name: finish_job(job_id)$
--- Close a job without an open chunk and freeze its counts; its new state, if this closed it. Runs in a transaction of
--- its own, after the one that finished a chunk: of two workers that finish the last two chunks at once, the later one
--- sees both done.
+-- name: lock_closable(job_id)$
+-- Lock a job that has not ended and has no open chunk. The next statement of the transaction looks again: `producer
+-- retry` may have opened chunks while this one waited for the lock.
+SELECT id FROM gleaner.jobs AS job
+WHERE id = :job_id AND state IN ('queued', 'running', 'paused', 'cancelling') AND NOT EXISTS (
+    SELECT FROM gleaner.chunks AS chunk
+    WHERE chunk.job_id = job.id AND chunk.state IN ('queued', 'running', 'quarantined')
+)
+FOR UPDATE;
+
+-- name: close_locked(job_id)$
+-- Close a job without an open chunk and freeze its counts; its new state, if this closed it. After lock_closable.
 UPDATE gleaner.jobs AS job
 SET state = CASE WHEN EXISTS (
         SELECT FROM gleaner.chunks AS chunk WHERE chunk.job_id = job.id AND chunk.state = 'cancelled'

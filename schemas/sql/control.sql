@@ -79,18 +79,24 @@ UPDATE gleaner.jobs SET state = 'queued', finished_at = NULL, final_counts = NUL
 WHERE id = :job_id AND state IN ('done', 'cancelled')
 RETURNING corpus_id;
 
--- name: recut_chunks(job_id, corpus_id, outcomes, chunk_size)$
--- Take the rows with these outcomes out, keep them as history, and cut chunks for their documents: each a range that
--- holds up to chunk_size of them. Returns the number of rows.
+-- name: recut_chunks(job_id, corpus_id, outcomes, chunk_size, span)$
+-- Take the rows with these outcomes out, keep them as history, and cut chunks for their documents: each holds up to
+-- chunk_size of them, and lies within `span` ordinals, which bounds what a chunk's statements read. Returns the number
+-- of rows.
 WITH taken AS (
     DELETE FROM gleaner.labels WHERE job_id = :job_id AND outcome = ANY(:outcomes) RETURNING *
 ), kept AS (
     INSERT INTO gleaner.label_history (job_id, ordinal, row)
     SELECT taken.job_id, taken.ordinal, to_jsonb(taken) FROM taken
 ), cut AS (
-    SELECT min(numbered.ordinal) AS first, max(numbered.ordinal) AS last, numbered.n / :chunk_size AS part
-    FROM (SELECT ordinal, row_number() OVER (ORDER BY ordinal) - 1 AS n FROM taken) AS numbered
-    GROUP BY numbered.n / :chunk_size
+    SELECT min(numbered.ordinal) AS first, max(numbered.ordinal) AS last,
+        row_number() OVER (ORDER BY min(numbered.ordinal)) - 1 AS part
+    FROM (
+        SELECT ordinal, ordinal / :span AS stretch,
+            row_number() OVER (PARTITION BY ordinal / :span ORDER BY ordinal) - 1 AS n
+        FROM taken
+    ) AS numbered
+    GROUP BY numbered.stretch, numbered.n / :chunk_size
 ), chunks AS (
     INSERT INTO gleaner.chunks (job_id, chunk_no, first_ordinal, last_ordinal, size, state, attempt, failures)
     SELECT :job_id, (SELECT max(chunk_no) + 1 FROM gleaner.chunks WHERE job_id = :job_id) + cut.part, cut.first,

@@ -51,18 +51,18 @@ WITH expired AS MATERIALIZED (
     ORDER BY job_id, chunk_no LIMIT :batch FOR UPDATE SKIP LOCKED
 )
 UPDATE gleaner.chunks AS chunk
-SET state = CASE WHEN chunk.failures + 1 >= :chunk_attempts THEN 'quarantined' ELSE 'queued' END,
-    failures = chunk.failures + 1, last_error = 'the lease of ' || expired.lease_owner || ' ran out',
-    lease_owner = NULL, lease_until = NULL
+SET state = CASE WHEN alone OR failures + 1 >= :chunk_attempts THEN 'quarantined' ELSE 'queued' END,
+    failures = failures + 1, failures_alone = failures_alone + alone::integer,
+    last_error = 'the lease of ' || expired.lease_owner || ' ran out', lease_owner = NULL, lease_until = NULL
 FROM expired
 WHERE chunk.job_id = expired.job_id AND chunk.chunk_no = expired.chunk_no
 RETURNING chunk.job_id, chunk.chunk_no, chunk.state, chunk.failures, expired.lease_owner;
 
--- name: condemned_chunks(chunk_attempts, batch)
+-- name: condemned_chunks(batch)
 -- Quarantined chunks that went wrong even with nothing else at the engine.
-SELECT chunk.job_id, chunk.chunk_no, chunk.failures, chunk.last_error
+SELECT chunk.job_id, chunk.chunk_no, chunk.failures, chunk.failures_alone, chunk.last_error
 FROM gleaner.jobs AS job JOIN gleaner.chunks AS chunk ON chunk.job_id = job.id
-WHERE job.state IN ('queued', 'running') AND chunk.state = 'quarantined' AND chunk.failures > :chunk_attempts
+WHERE job.state IN ('queued', 'running') AND chunk.state = 'quarantined' AND chunk.alone
 ORDER BY chunk.job_id, chunk.chunk_no LIMIT :batch;
 
 -- name: open_ordinals(job_id, chunk_no)
@@ -80,7 +80,7 @@ WHERE NOT EXISTS (
 )
 ORDER BY document.ordinal;
 
--- name: halve_chunk(job_id, chunk_no, middle, chunk_attempts)$
+-- name: halve_chunk(job_id, chunk_no, middle)$
 -- Cut a quarantined chunk in two before the document `middle`; both stay quarantined, and each is tried alone. Rows go
 -- with their half. Returns the number of the second. Under the lock of open_ordinals.
 WITH whole AS (
@@ -92,7 +92,7 @@ WITH whole AS (
     SELECT :job_id, (SELECT max(chunk_no) + 1 FROM gleaner.chunks WHERE job_id = :job_id), :middle, whole.last_ordinal,
         (SELECT count(*) FROM gleaner.documents AS document WHERE document.corpus_id = whole.corpus_id
             AND document.ordinal BETWEEN :middle AND whole.last_ordinal),
-        'quarantined', 0, :chunk_attempts, 'half of chunk ' || :chunk_no
+        'quarantined', 0, 0, 'half of chunk ' || :chunk_no
     FROM whole
     RETURNING chunk_no, size
 ), moved AS (
@@ -102,9 +102,13 @@ WITH whole AS (
 )
 UPDATE gleaner.chunks AS chunk
 SET last_ordinal = :middle - 1, size = chunk.size - second.size, attempt = chunk.attempt + 1,
-    failures = :chunk_attempts
+    alone = false, failures_alone = 0
 FROM second WHERE chunk.job_id = :job_id AND chunk.chunk_no = :chunk_no
 RETURNING second.chunk_no;
+
+-- name: try_alone_again(job_id, chunk_no)!
+-- Let a quarantined chunk have the engine for itself once more.
+UPDATE gleaner.chunks SET alone = false WHERE job_id = :job_id AND chunk_no = :chunk_no AND state = 'quarantined';
 
 -- name: close_chunk(job_id, chunk_no)!
 -- Mark a quarantined chunk done whose documents all have their rows.
@@ -116,7 +120,7 @@ WHERE chunk.job_id = :job_id AND chunk.chunk_no = :chunk_no AND chunk.state = 'q
 -- The row of a document that nobody could work on.
 INSERT INTO gleaner.labels (job_id, ordinal, chunk_no, outcome, reason_code, reason, dropped_tokens, parts, tries,
     attempt, worker)
-SELECT :job_id, :ordinal, :chunk_no, 'failed', 'poison', :reason, 0, 1, chunk.failures, chunk.attempt, :worker
+SELECT :job_id, :ordinal, :chunk_no, 'failed', 'poison', :reason, 0, 1, 0, chunk.attempt, :worker
 FROM gleaner.chunks AS chunk WHERE chunk.job_id = :job_id AND chunk.chunk_no = :chunk_no
 ON CONFLICT (job_id, ordinal) DO NOTHING;
 

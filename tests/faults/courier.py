@@ -40,9 +40,10 @@ class Courier:
         self._client.flushall()
 
     def cut(self) -> int:
-        """End every connection but this one. Returns how many of them were workers' that waited for a message."""
+        """End every connection but this one, once workers wait on some for a message. Returns on how many."""
         waiting = sum(client["cmd"] == "brpop" for client in self._client.client_list())
-        self._client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+        if waiting:  # else it would only keep them from connecting anew
+            self._client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
         return waiting
 
     def close(self) -> None:

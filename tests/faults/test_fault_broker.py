@@ -35,7 +35,7 @@ def test_connections_are_cut_while_a_slot_is_idle(
     job.wait_for_end()
     # What was delivered again while it was worked on has cost nothing.
     assert job.attempts() == 1
-    assert_nothing_lost(job, courier)
+    assert_nothing_lost(job, courier, held=SLOTS)  # a cut can meet an acknowledgement
 
 
 @pytest.mark.parametrize("data", ["kept", "lost"])
@@ -53,7 +53,8 @@ def test_the_broker_is_killed_and_comes_back(
     own_valkey.start()
     job.wait_for_end()
     assert worker.endings == []
-    assert_nothing_lost(job, courier)
+    # Chunks that end while the broker is away can't be acknowledged.
+    assert_nothing_lost(job, courier, held=SLOTS)
 
 
 def test_the_broker_is_emptied(

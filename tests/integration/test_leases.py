@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from worker_process import eventually
 
@@ -41,7 +42,9 @@ def row(ordinal: int) -> Row:
 
 
 def expire(database: Connection) -> None:
+    """The lease runs out, and the reconciler notices."""
     database.execute("UPDATE gleaner.chunks SET lease_until = now() - interval '1 second'")
+    list(queries.take_over_expired(database, chunk_attempts=3, batch=10))
 
 
 def written(database: Connection) -> dict[int, str]:
@@ -86,6 +89,28 @@ def test_what_a_dead_process_left_is_free_for_its_successor(
     successor.stop()
     assert claim(successor, job).attempt == 2
     assert database.execute("SELECT failures, last_error FROM gleaner.chunks").fetchone()["failures"] == 1
+
+
+def test_a_claim_whose_answer_was_lost_is_given_back_as_nobodys_failure(
+    pool: Pool, settings: Settings, job: int, database: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keeper = LeaseKeeper(pool, settings.model_copy(update={"fair_share": 0}), "w")
+    claim_named = queries.claim_named
+
+    def cut(*args: Any, **kwargs: Any) -> None:
+        claim_named(*args, **kwargs)
+        raise psycopg.OperationalError("cut before the answer")
+
+    monkeypatch.setattr(queries, "claim_named", cut)
+    with pytest.raises(psycopg.OperationalError):
+        keeper.claim(job, 0)
+    assert database.execute("SELECT state, attempt FROM gleaner.chunks").fetchone() == {
+        "state": "running",
+        "attempt": 1,
+    }
+    monkeypatch.undo()
+    assert claim(keeper, job).attempt == 2
+    assert database.execute("SELECT failures FROM gleaner.chunks").fetchone() == {"failures": 0}
 
 
 def test_finishing_may_be_repeated_when_its_answer_was_lost(

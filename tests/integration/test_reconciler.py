@@ -13,7 +13,8 @@ from pydantic import SecretStr
 from worker_process import EnqueueJob, JobView, eventually
 
 from producer.reconciler import Act, Decision, Reconciler, reconcile_once
-from schemas.database import Connection, open_pool, queries
+from schemas.closing import close_job
+from schemas.database import Connection, connect, open_pool, queries
 from schemas.queue import create_app, queue_name, queued_messages
 from schemas.settings import Settings
 from worker.lease import Lease, LeaseKeeper
@@ -145,8 +146,8 @@ def test_a_job_with_too_much_poison_is_paused(
 ) -> None:
     job = enqueue_job(4, 1)
     database.execute(
-        "UPDATE gleaner.chunks SET state = 'quarantined', failures = %s, last_error = 'died' WHERE chunk_no < 3",
-        [settings.chunk_attempts + 1],
+        "UPDATE gleaner.chunks SET state = 'quarantined', alone = true, failures_alone = 2, last_error = 'died'"
+        " WHERE chunk_no < 3"
     )
     acts: list[Act] = []
     assert reconcile_once(settings.model_copy(update={"poison_limit": 3}), app, acts.append)
@@ -178,29 +179,104 @@ def test_what_goes_wrong_alone_is_halved_until_the_poison_is_found(
             assert answer == {"held": True, "finished": True}
         acts += reconcile()
         assert job.ledger()["balanced"]
-    judged = [act for act in acts if act.decision in (Decision.HALVED, Decision.POISON)]
-    assert decisions(judged) == [Decision.HALVED] * 3 + [Decision.POISON]
+    judged = [act for act in acts if act.decision in (Decision.HALVED, Decision.TRIED_AGAIN, Decision.POISON)]
+    assert decisions(judged) == [Decision.HALVED] * 3 + [Decision.TRIED_AGAIN, Decision.POISON]
     assert judged[0].reason == "it went wrong alone (the engine is gone): the documents from 4 on are chunk 1 now"
-    assert judged[-1].reason.startswith(f"document {poison}: its chunk went wrong")
-    assert tried == 7  # the whole, then two halves three times
+    assert judged[-1].reason.startswith(f"document {poison}: it went wrong 2 times with nothing else at the engine")
+    assert tried == 8  # the whole, then two halves three times, and the last once more
     assert acts[-1].decision == Decision.ENDED
     assert job.done()
     ledger = job.ledger()
     assert (ledger["balanced"], ledger["ok"], ledger["failed"]) == (True, documents - 1, 1)
     (bad,) = [row for row in job.labels() if row["outcome"] == "failed"]
     assert (bad["ordinal"], bad["reason_code"], bad["worker"]) == (poison, "poison", "reconciler")
-    assert "at last with nothing else at the engine: the engine is gone" in bad["reason"]
+    assert bad["reason"] == "it went wrong 2 times with nothing else at the engine: the engine is gone"
+
+
+def test_nothing_is_poison_that_was_not_worked_on_alone(
+    enqueue_job: EnqueueJob, keeper: LeaseKeeper, reconcile: Reconcile, database: Connection, settings: Settings
+) -> None:
+    """Whatever the counter says: GLEANER_CHUNK_ATTEMPTS may have been lowered since."""
+    job = enqueue_job(1, 1)
+    database.execute("UPDATE gleaner.chunks SET failures = %s", [settings.chunk_attempts + 1])
+    keeper.release(claim(keeper, job), "the worker is shutting down")
+    assert job.chunks()[0]["state"] == "quarantined"
+    assert reconcile() == []
+    lease = keeper.claim_quarantined()
+    assert lease is not None
+    keeper.release(lease, "the worker is shutting down")
+    assert reconcile() == []
+    assert job.rows() == 0
+    assert keeper.claim_quarantined() is not None
+
+
+def test_what_fails_for_one_job_does_not_keep_the_others_waiting(
+    enqueue_job: EnqueueJob,
+    keeper: LeaseKeeper,
+    settings: Settings,
+    app: Celery,
+    database: Connection,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stuck = enqueue_job(4, 2)
+    other = enqueue_job(6, 2)
+    write_rows(database, claim(keeper, other), 0, 1)
+    for job in (stuck, other):
+        queries.request_cancel(database, job_id=job.id)
+    expire(database)
+    monkeypatch.setattr("producer.reconciler.LOCK_S", 1)
+    acts: list[Act] = []
+    stop = threading.Event()
+
+    def tell(act: Act) -> None:
+        acts.append(act)
+        if act.decision is Decision.ENDED:
+            stop.set()
+
+    with connect(settings, "somebody") as somebody, somebody.transaction():
+        somebody.execute("SELECT FROM gleaner.chunks WHERE job_id = %s FOR UPDATE", [stuck.id])
+        Reconciler(settings, app, tell).run(stop, lambda: None)
+    assert Decision.FAILED in [act.decision for act in acts if act.job_id == stuck.id]
+    assert other.state() == "cancelled"
+    assert stuck.state() == "cancelling"
+
+
+def test_a_job_that_was_opened_again_meanwhile_is_not_closed(
+    enqueue_job: EnqueueJob, keeper: LeaseKeeper, settings: Settings, database: Connection
+) -> None:
+    """One that sees all chunks done waits for the job's lock, while `producer retry` opens chunks under it."""
+    job = enqueue_job(2, 2)
+    lease = claim(keeper, job)
+    write_rows(database, lease, 0, 1)
+    database.execute("UPDATE gleaner.labels SET outcome = 'failed', label = NULL, reason_code = 'engine_error'")
+    queries.finish_chunk(database, job_id=job.id, chunk_no=0, attempt=lease.attempt)
+    closed: list[Any] = []
+    with connect(settings, "retry") as other:
+        with other.transaction():
+            other.execute("UPDATE gleaner.jobs SET state = 'done' WHERE id = %s", [job.id])
+            late = threading.Thread(target=lambda: closed.append(close_job(database, job.id)))
+            late.start()
+            eventually(
+                lambda: other.execute("SELECT count(*) AS n FROM pg_locks WHERE NOT granted").fetchone()["n"],
+                "the late one waits for the lock",
+            )
+            corpus = queries.reopen_job(other, job_id=job.id)
+            retried = {"job_id": job.id, "corpus_id": corpus, "outcomes": ["failed"], "chunk_size": 2, "span": 100}
+            assert queries.recut_chunks(other, **retried) == 2
+        late.join()
+        assert closed == [None]
+        assert other.execute("SELECT state FROM gleaner.jobs").fetchone() == {"state": "queued"}
 
 
 def test_only_documents_without_a_row_are_halved(
-    enqueue_job: EnqueueJob, keeper: LeaseKeeper, reconcile: Reconcile, database: Connection, settings: Settings
+    enqueue_job: EnqueueJob, keeper: LeaseKeeper, reconcile: Reconcile, database: Connection
 ) -> None:
     job = enqueue_job(8, 8)
     write_rows(database, claim(keeper, job), 0, 1, 2, 3, 4, 6)
-    condemned = (
-        "UPDATE gleaner.chunks SET state = 'quarantined', failures = %s, last_error = 'died', lease_owner = NULL"
+    database.execute(
+        "UPDATE gleaner.chunks SET state = 'quarantined', alone = true, failures_alone = 1, last_error = 'died',"
+        " lease_owner = NULL"
     )
-    database.execute(condemned, [settings.chunk_attempts + 1])
     assert decisions(reconcile()) == [Decision.HALVED, Decision.PUBLISHED]  # one message was left, for two chunks
     assert [(chunk["first_ordinal"], chunk["last_ordinal"]) for chunk in job.chunks()] == [(0, 6), (7, 7)]
     assert job.ledger()["balanced"]

@@ -7,7 +7,7 @@ from schemas.budget import max_output_tokens
 from schemas.errors import UsageError
 from schemas.grammar import FORMATS, RESTRICTIONS
 from schemas.label_spec import builtin_names, load_label_spec
-from schemas.lint import MAX_COUNT, MAX_INTEGER, MAX_NESTING, lint
+from schemas.lint import MAX_COUNT, MAX_INTEGER, MAX_NESTING, lint, structured_path
 from schemas.normalise import MAX_EXACT_INTEGER, normalise
 
 STRING = {"type": "string", "maxLength": 9}
@@ -302,3 +302,20 @@ def test_vllm_accepts_the_built_in_schemas(name):
     spec, _ = load_label_spec(name)
     assert vllm_accepts(json.loads(spec.schema_text))
     assert normalise(spec.json_schema).notes == ()
+
+
+def test_the_way_of_a_schema_is_said_with_the_reason():
+    inside = {"type": "object", "properties": {"a": {"type": "string", "maxLength": 3}}}
+    assert structured_path(inside) == "decoder"
+    for field, reason in [
+        ({"type": "string", "format": "uri"}, "$.a: `format` 'uri'"),
+        ({"type": "string", "pattern": "^a+$"}, "$.a: `pattern`"),
+        ({"type": "array", "prefixItems": [{"type": "null"}], "items": False}, "$.a: `prefixItems`"),
+        ({"anyOf": [{"type": "integer", "minimum": 0, "maximum": 9}, {"type": "number"}]}, "$.a: alternatives that"),
+        ({"type": "number", "maximum": 0.1234567890123456789}, "$.a: a limit of more than 15 digits"),
+        ({"type": "array", "items": {"type": "string", "maxLength": 2}, "maxItems": 2000}, "$.a.items: more than 1000"),
+        ({"type": "array", "items": {"enum": ["x" * 9]}, "maxItems": 9000}, "$: more than 50000 states"),
+        ({"type": "object", "properties": {"b": {"type": "null"}}, "minProperties": 1}, "$.a: `minProperties`"),
+    ]:
+        way = structured_path({"type": "object", "properties": {"a": field}})
+        assert way.startswith(f"grammar backend ({reason}"), way

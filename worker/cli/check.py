@@ -13,12 +13,13 @@ from rich.table import Table
 
 from schemas.errors import GleanerError, UsageError
 from schemas.label_spec import template_fields
+from schemas.lint import structured_path
 from schemas.outcomes import CanaryFailed, EngineLost, Outcome
 from schemas.settings import Settings
 from worker.canary import prove_grammar
 from worker.cli.options import ProfileOption, SchemaOption, label_spec, settings_with
 from worker.engine import create_engine
-from worker.engine.base import Engine
+from worker.engine.base import DECODER, Engine
 from worker.identity import set_compile_cache
 from worker.measure import Measure
 from worker.memory import GIB, memory_is_readable, resident_bytes
@@ -70,6 +71,8 @@ def check(
     try:
         with started(settings) as engine:
             found |= _description(engine)
+            if engine.info.structured_backend.startswith(DECODER):
+                found["structured_path"] = structured_path(spec.grammar.schema)
             found["startup_s"] = round(time.monotonic() - began, 1)
             found |= _tried(engine, prepared(spec, settings, engine))
     except UsageError:

@@ -8,6 +8,9 @@ from typing import Any, Protocol
 
 from schemas.jsontext import dump_json
 
+#: What ``structured_backend`` begins with where the engine has the decoder.
+DECODER = "decoder"
+
 
 @dataclass(frozen=True, slots=True)
 class EngineInfo:

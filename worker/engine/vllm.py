@@ -12,9 +12,11 @@ from typing import Any, TypeVar
 from schemas.errors import EngineUnavailable
 from schemas.outcomes import EngineLost, Outcome, Reason, RequestFailed, RowFinal
 from schemas.settings import Settings
-from worker.engine.base import EngineInfo, Generation, Prompt, Request
+from worker.decoder import ARGUMENT
+from worker.engine.base import DECODER, EngineInfo, Generation, Prompt, Request
 from worker.engine.chat import ChatTokenizer
 from worker.engine.combinations import require_good
+from worker.engine.decoding import Compiled, Decoders
 from worker.engine.loop import LoopThread
 from worker.engine.profiles import COMMON, PROFILES
 
@@ -25,6 +27,8 @@ T = TypeVar("T")
 #: Seconds the engine's own shutdown may take; it takes about five.
 CLOSE_TIMEOUT_S = 20.0
 
+#: What vLLM mixes into its workers, by name: the decoder.
+DECODER_EXTENSION = "worker.decoder.extension.DecoderExtension"
 #: Settings that are engine arguments of the same name; unset ones are left to the profile.
 _ARGUMENTS = (
     "max_num_seqs",
@@ -50,6 +54,8 @@ def engine_arguments(settings: Settings) -> dict[str, Any]:
         "trust_remote_code": settings.trust_remote_code,
         "seed": settings.seed,
     }
+    if settings.structured_output == "auto":
+        arguments["worker_extension_cls"] = DECODER_EXTENSION
     return arguments | settings.engine_args
 
 
@@ -62,6 +68,7 @@ class VllmEngine:
         self._numbers = count()
         self._llm: Any = None
         self._chat: ChatTokenizer
+        self._decoders: Decoders | None = None
         self._info: EngineInfo
         self._closed = False
 
@@ -114,6 +121,9 @@ class VllmEngine:
         tokenizer = self._llm.get_tokenizer()
         self._chat = ChatTokenizer(tokenizer, self._settings.chat_template_kwargs)
         config = self._llm.vllm_config
+        # The decoder knows no thinking before a label.
+        if arguments.get("worker_extension_cls") == DECODER_EXTENSION and not arguments.get("reasoning_parser"):
+            self._decoders = await Decoders.install(tokenizer.backend_tokenizer, self._end_tokens(), self._call_workers)
         self._info = EngineInfo(
             engine="vllm",
             version=version,
@@ -122,12 +132,26 @@ class VllmEngine:
             revision=arguments["revision"],
             max_model_len=config.model_config.max_model_len,
             max_num_seqs=config.scheduler_config.max_num_seqs,
-            structured_backend=arguments["structured_outputs_config"]["backend"],
+            structured_backend=_backend(arguments, self._decoders is not None),
             arguments={
                 **{name: value for name, value in arguments.items() if name not in ("model", "revision")},
                 "chat_template_kwargs": self._settings.chat_template_kwargs,
             },
         )
+
+    def _end_tokens(self) -> list[int]:
+        """The tokens at which vLLM ends an output by itself."""
+        given = self._llm.vllm_config.model_config.try_get_generation_config().get("eos_token_id")
+        ends = given if isinstance(given, list) else [given]
+        return sorted({end for end in (*ends, self._llm.get_tokenizer().eos_token_id) if end is not None})
+
+    async def _call_workers(self, method: str, *arguments: Any) -> list[Any]:
+        return list(await self._llm.collective_rpc(method, args=arguments))
+
+    @property
+    def llm(self) -> Any:
+        """The AsyncLLM itself, for measurements that ask it for what no label needs."""
+        return self._llm
 
     @property
     def info(self) -> EngineInfo:
@@ -150,13 +174,17 @@ class VllmEngine:
         from vllm.v1.engine.exceptions import EngineDeadError  # noqa: PLC0415
 
         final = None
+        decoder = await self._decoder(request)
         try:
             parameters = SamplingParams(
                 max_tokens=request.max_tokens,
                 temperature=request.temperature,
                 top_p=request.top_p,
                 seed=request.seed,
-                structured_outputs=request.schema_text and StructuredOutputsParams(json=request.schema_text),
+                structured_outputs=None
+                if decoder or not request.schema_text
+                else StructuredOutputsParams(json=request.schema_text),
+                extra_args={ARGUMENT: decoder.number} if decoder else None,
                 output_kind=RequestOutputKind.FINAL_ONLY,
             )
             stream = self._llm.generate(
@@ -174,6 +202,9 @@ class VllmEngine:
             if self.lost:
                 raise EngineLost(str(error)) from None
             raise RequestFailed(_cause(error)) from error
+        finally:
+            if decoder:
+                decoder.requests -= 1
         if final is None:
             raise RequestFailed("the engine ended the request without an output")
         completion = final.outputs[0]
@@ -186,6 +217,16 @@ class VllmEngine:
             output_tokens=len(completion.token_ids),
             cached_tokens=final.num_cached_tokens or 0,
         )
+
+    async def _decoder(self, request: Request) -> Compiled | None:
+        """What the decoder has for a request, counted as under way; None if the grammar backend takes it."""
+        if self._decoders is None or not request.schema_text:
+            return None
+        decoder = await self._decoders.get(request.schema_text)
+        if decoder is None or request.max_tokens < decoder.tables.needed:
+            return None
+        decoder.requests += 1
+        return decoder
 
     @property
     def lost(self) -> bool:
@@ -208,6 +249,11 @@ class VllmEngine:
     def run(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
         """Run a coroutine on the engine's loop and wait for it, from another thread."""
         return self._loop.run(work, timeout)
+
+
+def _backend(arguments: dict[str, Any], decoder: bool) -> str:
+    backend = str(arguments["structured_outputs_config"]["backend"])
+    return f"{DECODER}, else {backend}" if decoder else backend
 
 
 def _device() -> str:
