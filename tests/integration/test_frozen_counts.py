@@ -99,7 +99,7 @@ def test_a_retry_of_some_rows_keeps_every_count(database: Connection, job: Job) 
         )
     database.execute("UPDATE gleaner.chunks SET state = 'done'")
     assert counts(database, job)["reasons"] == {"not_json": 1, "over_long": 4}
-    queries.recut_chunks(database, job_id=job.id, corpus_id=1, outcomes=["invalid"], chunk_size=3)
+    queries.recut_chunks(database, job_id=job.id, corpus_id=1, outcomes=["invalid"], chunk_size=3, span=99)
     reopened = counts(database, job)
     assert (reopened["pending"], reopened["ok"], reopened["reasons"], reopened["balanced"]) == (5, 1, {}, True)
     database.execute(
