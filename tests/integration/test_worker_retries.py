@@ -4,10 +4,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import psycopg
+import pytest
 from psycopg import sql
 from worker_process import EnqueueJob, StartWorker, eventually
 
-from schemas.database import Connection
+from schemas.database import Connection, queries
+from schemas.queue import ChunkMessage, create_app, publish
+from schemas.settings import load_settings
 
 #: Pass by themselves.
 TRANSIENT = {
@@ -37,11 +40,11 @@ LASTING = {
     "23502": "not null",
     "23505": "unique",
     "23514": "check",
-    "42501": "insufficient privilege",
-    "42P01": "undefined table",
     "55000": "object not in prerequisite state",
     "XX001": "data corrupted",
 }
+#: Would come for every chunk, until a person has mended it.
+FOR_A_PERSON = {"42501": "insufficient privilege", "42P01": "undefined table"}
 #: About one value.
 REFUSED = {"22P05": "untranslatable character", "54000": "program limit exceeded", "54001": "statement too complex"}
 
@@ -112,6 +115,29 @@ def test_what_stays_costs_the_chunk_a_failure_each_time(
     failures = {name: chunk["failures"] for name, chunk in zip(LASTING.values(), job.chunks(), strict=True)}
     assert failures == dict.fromkeys(LASTING.values(), TIMES)
     assert {chunk["attempt"] for chunk in job.chunks()} == {TIMES + 1}
+    assert worker.terminate() == 0
+
+
+@pytest.mark.parametrize("code", FOR_A_PERSON)
+def test_what_a_person_must_mend_pauses_the_job(
+    code: str, start_worker: StartWorker, enqueue_job: EnqueueJob, database: Connection
+) -> None:
+    _fail(database, {code: FOR_A_PERSON[code]}, FIRST_TIMES)
+    worker = start_worker()
+    job = enqueue_job(SIZE, SIZE)
+    settings = load_settings()
+    for _ in range(TIMES):
+        eventually(lambda: job.state() == "paused", "the pause")
+        eventually(lambda: job.chunks()[0]["lease_owner"] is None, "the chunk is given back")
+        reason = queries.job_control(database, job_id=job.id)["state_reason"]
+        assert reason.startswith("refused by ")
+        assert "made by the test" in reason
+        queries.resume_job(database, job_id=job.id)
+        with create_app(settings) as app:
+            publish(app, settings.model, [ChunkMessage(job_id=job.id, chunk_no=0, first_ordinal=0, last_ordinal=3)])
+    eventually(job.done, "the job's end")
+    job.require_whole()
+    assert job.chunks()[0]["failures"] == 0
     assert worker.terminate() == 0
 
 
