@@ -2,6 +2,7 @@
 
 import sys
 from contextlib import redirect_stdout
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
@@ -97,74 +98,69 @@ def preview(
     system_tokens = counter.count([spec.system_prompt])[0]
     rendered = render(spec, documents, counter)
     labels = try_labels(settings, spec, documents, timeout, note) if run else None
+    made = _Preview(opened, spec, notes, system_tokens, counter.basis, rendered, looked, labels)
     if as_json:
-        print_json(_as_json(opened, spec, notes, system_tokens, counter.basis, rendered, looked, labels))
+        print_json(made.as_json())
     else:
-        _show(opened, spec, notes, system_tokens, counter.basis, rendered, looked, labels)
+        made.show()
 
 
-def _as_json(
-    opened: OpenCorpus,
-    spec: LabelSpec,
-    notes: tuple[str, ...],
-    system_tokens: int,
-    basis: str,
-    rendered: list[Rendered],
-    looked: Looked,
-    labels: dict[str, dict[str, Any]] | None,
-) -> dict[str, Any]:
-    return {
-        "corpus": opened.name,
-        "notes": list(opened.notes),
-        "schema": spec.json_schema,
-        "schema_notes": list(notes),
-        "system_prompt": spec.system_prompt,
-        "system_tokens": system_tokens,
-        "output_tokens_at_most": spec.reserved_output_tokens,
-        "tokens_by": basis,
-        "rejected": looked.rejected,
-        "documents": [
-            {
-                "document_id": one.document_id,
-                "turn": one.turn,
-                "tokens": one.tokens,
-                "flags": one.flags,
-                "fault": one.fault,
-                **({} if labels is None else {"row": labels.get(one.document_id)}),
-            }
-            for one in rendered
-        ],
-    }
+@dataclass(frozen=True)
+class _Preview:
+    """What is shown of a corpus under a label schema."""
 
+    opened: OpenCorpus
+    spec: LabelSpec
+    notes: tuple[str, ...]
+    system_tokens: int
+    basis: str  #: what counted the tokens
+    rendered: list[Rendered]
+    looked: Looked
+    labels: dict[str, dict[str, Any]] | None  #: rows by document id, where the model was run
 
-def _show(
-    opened: OpenCorpus,
-    spec: LabelSpec,
-    notes: tuple[str, ...],
-    system_tokens: int,
-    basis: str,
-    rendered: list[Rendered],
-    looked: Looked,
-    labels: dict[str, dict[str, Any]] | None,
-) -> None:
-    say(f"Corpus {opened.name}")
-    for line in opened.notes:
-        say(f"  {line}")
-    if looked.rejected:
-        say(f"  {looked.rejected:,} of the first {looked.records:,} records rejected")
-    say(f"Label schema {spec.name}: {', '.join(spec.json_schema['properties'])}")
-    for line in notes:
-        say(f"  {line}")
-    say(f"System prompt, {system_tokens:,} tokens ({basis}; the chat template adds a few):")
-    say(spec.system_prompt)
-    for one in rendered:
-        flags = f", {', '.join(one.flags)}" if one.flags else ""
-        say()
-        say(f"Document {one.document_id}: {one.text_chars:,} characters, {one.tokens:,} tokens{flags}")
-        say(one.turn if one.fault is None else f"  can't be prompted: {one.fault}")
-        if labels is not None:
-            row = labels.get(one.document_id)
-            say("-> no row" if row is None else f"-> {_row(row)}")
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "corpus": self.opened.name,
+            "notes": list(self.opened.notes),
+            "schema": self.spec.json_schema,
+            "schema_notes": list(self.notes),
+            "system_prompt": self.spec.system_prompt,
+            "system_tokens": self.system_tokens,
+            "output_tokens_at_most": self.spec.reserved_output_tokens,
+            "tokens_by": self.basis,
+            "rejected": self.looked.rejected,
+            "documents": [
+                {
+                    "document_id": one.document_id,
+                    "turn": one.turn,
+                    "tokens": one.tokens,
+                    "flags": one.flags,
+                    "fault": one.fault,
+                    **({} if self.labels is None else {"row": self.labels.get(one.document_id)}),
+                }
+                for one in self.rendered
+            ],
+        }
+
+    def show(self) -> None:
+        say(f"Corpus {self.opened.name}")
+        for line in self.opened.notes:
+            say(f"  {line}")
+        if self.looked.rejected:
+            say(f"  {self.looked.rejected:,} of the first {self.looked.records:,} records rejected")
+        say(f"Label schema {self.spec.name}: {', '.join(self.spec.json_schema['properties'])}")
+        for line in self.notes:
+            say(f"  {line}")
+        say(f"System prompt, {self.system_tokens:,} tokens ({self.basis}; the chat template adds a few):")
+        say(self.spec.system_prompt)
+        for one in self.rendered:
+            flags = f", {', '.join(one.flags)}" if one.flags else ""
+            say()
+            say(f"Document {one.document_id}: {one.text_chars:,} characters, {one.tokens:,} tokens{flags}")
+            say(one.turn if one.fault is None else f"  can't be prompted: {one.fault}")
+            if self.labels is not None:
+                row = self.labels.get(one.document_id)
+                say("-> no row" if row is None else f"-> {_row(row)}")
 
 
 def _row(row: dict[str, Any]) -> str:
