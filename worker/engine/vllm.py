@@ -102,6 +102,9 @@ class VllmEngine:
             # Its own default is stdout, which belongs to the answers of `worker check --json`.
             "VLLM_LOGGING_STREAM": "ext://sys.stderr",
             "VLLM_NO_USAGE_STATS": "1",
+            # Its kernels are compiled at the first start, for more than a minute and with nvcc, and no label at
+            # temperature 0 uses them: vLLM has its own for top_p.
+            "VLLM_USE_FLASHINFER_SAMPLER": "0",
             # Batches are tokenized by the Rust library's own threads, and nothing forks after them.
             "TOKENIZERS_PARALLELISM": "true",
             **({"HF_HUB_OFFLINE": "1"} if local_model else {}),
