@@ -1,4 +1,4 @@
-"""Connections to Postgres and the named statements of ``schemas/sql``."""
+"""A connection to Postgres and the named statements of ``schemas/sql``."""
 
 from importlib.resources import files
 from typing import Any
@@ -7,14 +7,12 @@ import aiosql
 import psycopg
 from psycopg.rows import DictRow, dict_row
 from psycopg.types.json import set_json_dumps
-from psycopg_pool import ConnectionPool, PoolTimeout
 
 from schemas.errors import DatabaseNotMigrated, DatabaseUnavailable
 from schemas.jsontext import dump_json
 from schemas.settings import Settings
 
 Connection = psycopg.Connection[DictRow]
-Pool = ConnectionPool[Connection]
 
 #: The revision of migrations/ that this version needs. Here, so that commands need not load Alembic to compare it.
 REVISION = "0003"
@@ -26,11 +24,11 @@ queries: Any = aiosql.from_path(str(files("schemas") / "sql"), "psycopg", encodi
 set_json_dumps(dump_json)
 
 
-#: Seconds to wait for a connection of a pool, and for which a pool tries to renew one.
-POOL_WAIT_S = 5.0
+def connection_options(settings: Settings, application: str) -> dict[str, Any]:
+    """How every connection is opened, but for its address.
 
-
-def _connect_kwargs(settings: Settings, application: str) -> dict[str, Any]:
+    :param application: the name under which Postgres lists it.
+    """
     return {
         "autocommit": True,
         "row_factory": dict_row,
@@ -75,42 +73,9 @@ def connect(settings: Settings, application: str) -> Connection:
     :raises DatabaseUnavailable: when there is no server, no database or no right.
     """
     try:
-        return psycopg.connect(settings.database_url.get_secret_value(), **_connect_kwargs(settings, application))
+        return psycopg.connect(settings.database_url.get_secret_value(), **connection_options(settings, application))
     except psycopg.Error as error:
         raise unavailable(settings, error) from None
-
-
-def _check(connection: Connection) -> None:
-    """Keep a pool from lending a connection that is broken, or that leads to a server which became a standby."""
-    ConnectionPool.check_connection(connection)
-    if connection.info.parameter_status("in_hot_standby") == "on":
-        raise psycopg.OperationalError("the server is a standby now: another took over")
-
-
-def open_pool(settings: Settings, application: str, size: int) -> Pool:
-    """Open a pool of ``size`` autocommit connections, each checked when it is borrowed.
-
-    :raises DatabaseUnavailable: when no connection comes within the connect timeout.
-    """
-    connect(settings, application).close()  # says why; a pool only says that it waited
-    pool: Pool = ConnectionPool(
-        settings.database_url.get_secret_value(),
-        min_size=1,
-        max_size=size,
-        kwargs=_connect_kwargs(settings, application),
-        # Short, both: a pool that can't connect doubles its pauses up to the second, and who waits for a connection
-        # longer than that is not served by a new try. So the server's return is noticed within seconds.
-        timeout=POOL_WAIT_S,
-        reconnect_timeout=POOL_WAIT_S,
-        check=_check,
-        open=False,
-    )
-    try:
-        pool.open(wait=True, timeout=settings.database_connect_timeout_s)
-    except PoolTimeout as error:
-        pool.close()
-        raise unavailable(settings, error) from None
-    return pool
 
 
 def database_revision(connection: Connection) -> str | None:

@@ -191,7 +191,7 @@ def enqueue(
         summary["structured_path"] = structured_path(spec.grammar.schema)
         warnings = [
             state_note(job.id, summary["state"], summary.pop("state_reason")),
-            None if summary["state"] in ENDED else unserved(connection, broker, model),
+            None if summary["state"] in ENDED else unserved(connection, settings, model),
         ]
         summary["warnings"] = [warning for warning in warnings if warning]
     if as_json:
