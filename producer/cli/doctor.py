@@ -9,7 +9,8 @@ from typing import Any
 import typer
 from pydantic import SecretStr
 
-from producer.cli.output import JsonFlag, console, print_json, say
+from producer.cli.output import JsonFlag, print_json, say
+from producer.cli.tables import console
 from schemas.database import REVISION, connect, database_address, require_migrated
 from schemas.env_files import ENV_PREFIX
 from schemas.errors import GleanerError

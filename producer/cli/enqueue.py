@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 from psycopg.types.json import Jsonb
 
+from producer.cli.bars import progress_bar
 from producer.cli.corpus import (
     Delimiter,
     Encoding,
@@ -31,7 +32,8 @@ from producer.cli.corpus import (
     unescaped,
 )
 from producer.cli.options import ChunkSizeOption, priority_number, settings_with
-from producer.cli.output import JsonFlag, console, counted, print_json, progress_bar, say, table
+from producer.cli.output import JsonFlag, counted, print_json, say
+from producer.cli.tables import console, table
 from producer.difference import Difference
 from producer.duplicates import OnDuplicate
 from producer.estimate import forecast_corpus

@@ -4,7 +4,8 @@ from typing import Annotated, Any
 
 import typer
 
-from producer.cli.output import JsonFlag, console, print_json, say, table
+from producer.cli.output import JsonFlag, print_json, say
+from producer.cli.tables import console, table
 from producer.standing import ENDED, finished_rows, job_lines, state_note
 from schemas.database import connect
 from schemas.outcomes import Outcome

@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from producer.cli.output import JsonFlag, console, note, print_json, say, table
+from producer.cli.output import JsonFlag, note, print_json, say
+from producer.cli.tables import console, table
 from schemas.database import connect, queries
 from schemas.errors import DatabaseUnavailable, UsageError
 from schemas.jsontext import make_storable
