@@ -33,7 +33,7 @@ from producer.cli.corpus import (
 )
 from producer.cli.options import ChunkSizeOption, priority_number, settings_with
 from producer.cli.output import JsonFlag, counted, print_json, say
-from producer.cli.tables import console, table
+from producer.cli.tables import show_table
 from producer.difference import Difference
 from producer.duplicates import OnDuplicate
 from producer.estimate import forecast_corpus
@@ -299,10 +299,7 @@ def _show(summary: dict[str, Any], spec: LabelSpec, notes: tuple[str, ...]) -> N
 def _show_rejects(summary: dict[str, Any]) -> None:
     records = summary["documents"] + summary["rejected"] + summary["unselected"]
     say(f"  {counted(summary['rejected'], 'record')} rejected, {summary['rejected'] / records:.2%}:")
-    lines = table("   ", "code", "records")
-    for code, count in summary["rejects"].items():
-        lines.add_row("", code, f"{count:,}")
-    console().print(lines)
+    show_table(("   ", "code", "records"), [("", code, f"{count:,}") for code, count in summary["rejects"].items()])
     for reject in summary["first_rejects"]:
         source = f" of {reject['source']}" if reject["source"] else ""
         say(f"    {summary['unit']} {reject['line']}{source}: {reject['code']}: {reject['reason']}")

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from producer.cli.jobs import show_jobs
 from producer.cli.output import JsonFlag, counted, duration, print_json, say, whole_number
 from producer.serving import unserved
 from producer.standing import ENDED, finished_rows, job_lines, job_standing, state_note
@@ -67,8 +68,6 @@ def _show_live(jobs: list[dict[str, Any]], as_json: bool) -> None:
     if as_json:
         print_json({"jobs": jobs, "totals": totals})
     elif jobs:
-        from producer.cli.jobs import show_jobs  # noqa: PLC0415 (its table loads rich, which one job needs not)
-
         show_jobs(jobs)
         say(f"{counted(len(jobs), 'live job')}: {totals['pending']:,} pending, {finished_rows(totals):,} done")
     else:
