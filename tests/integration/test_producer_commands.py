@@ -373,7 +373,21 @@ def test_every_command_has_help_with_an_example(call_cli: Callable, command: str
 
 
 def test_the_producer_starts_without_an_engine() -> None:
+    modules = ", ".join(f"producer.cli.{command}" for command in COMMANDS)
     heavy = "('torch', 'vllm', 'worker', 'ops')"
-    code = f"import sys; import {', '.join(COMMANDS.values())}; print([m for m in {heavy} if m in sys.modules])"
+    code = f"import sys; import {modules}; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("call", ["status", "status 1", "jobs", "watch 1 --timeout 0", "pause 1", "priority 1 2"])
+def test_what_reads_or_decides_loads_neither_celery_nor_sqlalchemy(
+    run_cli: Callable, database: Connection, settings: Settings, job_id: int, call: str
+) -> None:
+    insert = "INSERT INTO gleaner.engines (digest, info) VALUES ('d', %s)"
+    database.execute(insert, [Jsonb({"model": settings.model})])
+    done = run_cli(*call.split(), env={"PYTHONPROFILEIMPORTTIME": "1"})
+    loaded = {line.rpartition("|")[2].strip().partition(".")[0] for line in done.stderr.splitlines()}
+    assert "psycopg" in loaded
+    others = {"alembic", "celery", "jsonschema", "kombu", "psycopg_pool", "pyarrow", "redis", "sqlalchemy"}
+    assert loaded & others == set()
