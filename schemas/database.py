@@ -65,7 +65,9 @@ def connection_options(settings: Settings, application: str) -> dict[str, Any]:
         # A client that was killed must not leave its statement running, with the locks that it holds.
         " -c client_connection_check_interval=10000"
         # The same from the server's side: a host that is gone must not keep the reconciler's lock for two hours.
-        " -c tcp_keepalives_idle=10 -c tcp_keepalives_interval=5 -c tcp_keepalives_count=3",
+        " -c tcp_keepalives_idle=10 -c tcp_keepalives_interval=5 -c tcp_keepalives_count=3"
+        # Postgres guesses that arrays in jsonb are long, and compiles for longer than our statements take.
+        " -c jit=off",
     }
 
 
