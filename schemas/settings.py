@@ -130,10 +130,10 @@ class Settings(EngineSettings):
         description="Seconds for which a worker tries again when Postgres is in trouble, until it gives the chunk "
         "back. A restart or a failover takes less; a longer outage is waited for without chunks in hand.",
     )
-    row_attempts: int = Field(
+    row_max_tries: int = Field(
         3, ge=1, le=10, description="Tries for one row: a third try rarely mends what two could not."
     )
-    chunk_attempts: int = Field(
+    chunk_max_failures: int = Field(
         3,
         ge=1,
         description="Times a chunk may go wrong, by an error or by the end of its worker or engine, until it is "

@@ -164,8 +164,8 @@ class ChunkRunner:
         logger.error("%s: %s", lease, error)
         reason = make_storable(f"refused by {self._worker}: {error}")
         try:
-            for attempt in retrying(self._settings):
-                with attempt, self._pool.connection() as connection:
+            for one_try in retrying(self._settings):
+                with one_try, self._pool.connection() as connection:
                     queries.pause_job(connection, job_id=lease.job_id, reason=reason)
         finally:
             self._leases.release(lease, str(error))
@@ -180,13 +180,13 @@ class ChunkRunner:
         raise GiveBack(str(error), min(2.0**failures, MAX_PAUSE_S)) from error
 
     def _label(self, lease: Lease, report: Callable[[Progress], None]) -> Progress:
-        for attempt in retrying(self._settings):
-            with attempt, self._pool.connection() as connection:
+        for one_try in retrying(self._settings):
+            with one_try, self._pool.connection() as connection:
                 queries.start_job(connection, job_id=lease.job_id)
         # Its canary is one for all chunks that wait for it: what ends one of them does not end the canary.
         rules, turn = self._specs.get(lease.label_spec_id, self._look)
-        for attempt in retrying(self._settings):
-            with attempt, self._pool.connection() as connection:
+        for one_try in retrying(self._settings):
+            with one_try, self._pool.connection() as connection:
                 documents = list(
                     queries.open_documents(
                         connection,
@@ -231,8 +231,8 @@ class ChunkRunner:
         self._look()
 
     def _finish(self, lease: Lease) -> None:
-        for attempt in retrying(self._settings):
-            with attempt, self._pool.connection() as connection:
+        for one_try in retrying(self._settings):
+            with one_try, self._pool.connection() as connection:
                 answer = queries.finish_chunk(
                     connection, job_id=lease.job_id, chunk_no=lease.chunk_no, attempt=lease.attempt
                 )
@@ -240,6 +240,6 @@ class ChunkRunner:
                     raise LeaseLost(str(lease))
                 if not answer["finished"]:
                     raise RuntimeError(f"{lease}: a document has no row")
-        for attempt in retrying(self._settings):
-            with attempt, self._pool.connection() as connection:
+        for one_try in retrying(self._settings):
+            with one_try, self._pool.connection() as connection:
                 close_job(connection, lease.job_id)

@@ -77,7 +77,7 @@ def prepared(spec: LabelSpec, settings: Settings, engine: Engine) -> Prepared:
         spec=spec,
         check=LabelCheck(spec),
         max_model_len=engine.info.max_model_len,
-        attempts=settings.row_attempts,
+        max_tries=settings.row_max_tries,
         seed=settings.seed,
     )
     return rules, UserTurn(spec)

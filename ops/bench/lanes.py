@@ -128,7 +128,7 @@ def run_async(records: list[dict[str, Any]], warm_up: int, spec: LabelSpec, sett
     """Lane B."""
     engine = VllmEngine(settings)
     engine.start()
-    rules = RowRules(spec, LabelCheck(spec), engine.info.max_model_len, settings.row_attempts, settings.seed)
+    rules = RowRules(spec, LabelCheck(spec), engine.info.max_model_len, settings.row_max_tries, settings.seed)
     turn = UserTurn(spec)
     prompts = engine.encode(
         spec.system_prompt, [turn.render(str(record["id"]), record["text"], record) for record in records]

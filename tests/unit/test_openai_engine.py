@@ -18,7 +18,7 @@ from schemas.settings import Settings
 from worker.engine import create_engine, openai
 from worker.engine import server as server_module
 from worker.engine.base import Generation, Prompt, Request
-from worker.engine.openai import BYTES_PER_TOKEN, TEMPLATE_TOKENS, TRIES, OpenaiEngine
+from worker.engine.openai import BYTES_PER_TOKEN, REQUESTS_A_TRY, TEMPLATE_TOKENS, OpenaiEngine
 
 MODEL = "tiny"
 #: Seconds for what takes milliseconds: a hanging test fails, and not the suite.
@@ -282,7 +282,7 @@ def test_trouble_is_tried_again_a_bounded_number_of_times(server: FakeServer, st
     bad, good = submit(engine, "bad"), submit(engine, "good")
     assert isinstance(failure(bad), RequestFailed)
     assert good.result(PATIENCE_S).text
-    assert sum(body["messages"][-1]["content"] == "bad" for body in server.chats()) == TRIES
+    assert sum(body["messages"][-1]["content"] == "bad" for body in server.chats()) == REQUESTS_A_TRY
     assert not engine.lost
 
 
@@ -302,7 +302,7 @@ def test_retry_after_is_kept_to_within_its_bound(server: FakeServer, start: Star
 
 
 def test_a_request_that_hangs_fails_and_the_others_do_not(server: FakeServer, start: Start, monkeypatch: Any) -> None:
-    monkeypatch.setattr(openai, "TRIES", 2)
+    monkeypatch.setattr(openai, "REQUESTS_A_TRY", 2)
     engine = start(openai_timeout_s=1)
     by_text(server, {"bad": Answer(act="hang")})
     bad = submit(engine, "bad")

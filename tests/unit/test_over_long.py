@@ -71,7 +71,7 @@ def test_a_document_of_too_many_parts_is_rejected() -> None:
 def prepared(policy: OverLong, text: str, max_model_len: int = 120) -> list[Row | RowInFlight]:
     spec = spec_of(policy)
     engine = StubEngine(Settings(engine="stub", max_model_len=max_model_len))
-    rules = RowRules(spec, LabelCheck(spec), max_model_len, attempts=1, seed=0)
+    rules = RowRules(spec, LabelCheck(spec), max_model_len, max_tries=1, seed=0)
     document = {"ordinal": 7, "external_id": "x", "text": text, "meta": {}}
     return list(prepare(engine, rules, UserTurn(spec), [document]))
 

@@ -44,7 +44,7 @@ BYTES_PER_TOKEN = 2
 TEMPLATE_TOKENS = 64
 
 #: Requests for one try of a row that meet trouble of the server's: half a minute with the pauses between.
-TRIES = 6
+REQUESTS_A_TRY = 6
 #: Seconds before the second request at most; doubled with each further one.
 BACKOFF_S = 1.0
 MAX_BACKOFF_S = 30.0
@@ -163,7 +163,10 @@ class OpenaiEngine:
     async def _complete(self, request: Request) -> ChatCompletion:
         # A slot is kept during the pauses: a server that is too busy gets less to do.
         retrying = AsyncRetrying(
-            retry=retry_if_exception_type(RequestFailed), wait=_pause, stop=stop_after_attempt(TRIES), reraise=True
+            retry=retry_if_exception_type(RequestFailed),
+            wait=_pause,
+            stop=stop_after_attempt(REQUESTS_A_TRY),
+            reraise=True,
         )
         try:
             return await retrying(self._ask, request)
