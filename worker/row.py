@@ -9,7 +9,7 @@ from schemas.jsontext import make_storable
 from schemas.label_spec import LabelSpec
 from schemas.outcomes import Outcome, Reason, RequestFailed, RowFinal
 from worker.check import LabelCheck
-from worker.engine.base import Generation, Prompt, Request
+from worker.engine.base import ONLY_THOUGHT, Generation, Prompt, Request
 
 #: Temperature of a further try when the spec is greedy: the same sampling would give the same fault again.
 RETRY_TEMPERATURE = 0.7
@@ -146,7 +146,9 @@ class RowInFlight:
                 max_tries = min(max_tries, TRUNCATED_TRIES)
             if self._tries < max_tries:
                 return None
-            return self._end(final, raw_output=generation.text, **known)
+            if generation.only_thought:
+                final = RowFinal(final.outcome, final.code, f"{final.reason}; {ONLY_THOUGHT}")
+            return self._end(final, raw_output=generation.text or generation.thoughts, **known)
         return Row(self.ordinal, Outcome.OK, label=label, **self._figures(), **known)
 
     def fail(self, error: RowFinal | RequestFailed, latency_s: float) -> Row | None:

@@ -36,7 +36,7 @@ class Answer:
     act: str = "answer"  #: or drop, hang
 
 
-def completion(text: str = '{"a":true}', finish_reason: str = "stop", **message: Any) -> Answer:
+def completion(text: str | None = '{"a":true}', finish_reason: str = "stop", **message: Any) -> Answer:
     choice = {"index": 0, "finish_reason": finish_reason, "message": {"role": "assistant", "content": text, **message}}
     usage = {
         "prompt_tokens": 31,
@@ -181,6 +181,17 @@ def test_a_cut_output_says_so(server: FakeServer, start: Start) -> None:
     engine = start()
     server.chat = lambda _: completion('{"a":', "length")
     assert submit(engine).result(PATIENCE_S).finish_reason == "length"
+
+
+@pytest.mark.parametrize("name", ["reasoning", "reasoning_content"])
+def test_thoughts_are_told_from_the_answer(server: FakeServer, start: Start, name: str) -> None:
+    engine = start()
+    server.chat = lambda _: completion(None, "length", **{name: "Well, the user wants"})
+    generation = submit(engine).result(PATIENCE_S)
+    assert (generation.text, generation.thoughts, generation.only_thought) == ("", "Well, the user wants", True)
+    server.chat = lambda _: completion(**{name: "Well. Done."})
+    generation = submit(engine).result(PATIENCE_S)
+    assert (generation.text, generation.thoughts, generation.only_thought) == ('{"a":true}', "Well. Done.", False)
 
 
 def test_figures_are_estimated_where_the_server_tells_none(server: FakeServer, start: Start) -> None:

@@ -1,6 +1,7 @@
 """One document's way to its row: budget, tries, validation, outcome."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -66,6 +67,20 @@ def test_output_at_its_limit_ends_truncated_with_what_came() -> None:
         Reason.OUTPUT_LIMIT,
         '{"purpose": "libr',
     )
+
+
+@pytest.mark.parametrize(
+    ("finish_reason", "outcome", "code"),
+    [("length", Outcome.TRUNCATED, Reason.OUTPUT_LIMIT), ("stop", Outcome.INVALID, Reason.NOT_JSON)],
+)
+def test_a_model_that_only_thought_says_so_and_shows_its_thoughts(finish_reason, outcome, code) -> None:
+    row = RowInFlight(rules(max_tries=1), 0, Prompt(1))
+    row.request()
+    done = row.take(replace(generation("", finish_reason), thoughts="Well, the user"), 0.1)
+    assert done is not None
+    assert (done.outcome, done.reason_code, done.raw_output) == (outcome, code, "Well, the user")
+    assert done.reason is not None
+    assert "the model thought and did not answer: turn its thinking off" in done.reason
 
 
 def test_failed_request_is_tried_again_then_failed() -> None:
