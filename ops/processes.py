@@ -145,6 +145,27 @@ def _group_alive(pid: int) -> bool:
     return True
 
 
+def end_session() -> None:
+    """Wait a moment for what else is left in the session that this process leads, then SIGKILL it.
+
+    Without ``/proc``, where it can't be told, nothing happens.
+
+    :raises ProcessError: something survived SIGKILL for ``KILL_TIMEOUT_S``.
+    """
+    leader = _read_entry(os.getpid())
+    if leader is None or leader.session != leader.pid:
+        return
+    identity = _Identity(leader.pid, leader.start_time, _boot_id())
+    kill_from = time.monotonic() + STRAGGLER_TIMEOUT_S
+    while others := [entry for entry in _family(identity) if entry.pid != leader.pid]:
+        if time.monotonic() > kill_from + KILL_TIMEOUT_S:
+            raise ProcessError(f"pid {', '.join(str(entry.pid) for entry in others)} survives SIGKILL")
+        if time.monotonic() > kill_from:
+            for entry in others:
+                _signal_entry(entry, signal.SIGKILL)
+        time.sleep(POLL_S)
+
+
 @contextmanager
 def _signals_deferred() -> Iterator[None]:
     """Hold signals that stop us back (main thread only), so that no process is started without its pid
@@ -245,6 +266,10 @@ class SupervisedProcess:
         if entry is None or identity.boot_id != _boot_id():
             return False
         return entry.alive and entry.start_time == identity.start_time
+
+    def ended_by_itself(self) -> bool:
+        """Whether it was started and has ended without :meth:`stop` or :meth:`kill`."""
+        return self._identity() is not None and not self.running()
 
     def wait(self, timeout_s: float) -> bool:
         """Wait until the process has ended; False when it still runs after ``timeout_s`` seconds."""

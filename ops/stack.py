@@ -188,16 +188,25 @@ class Stack:
             return
         if not self.worker.running():
             self._started.append(self.worker)
-            self.worker.start([sys.executable, "-m", "worker", "start"], env=self.process_environment())
+            self._start_supervised(self.worker, [sys.executable, "-m", "worker", "start"])
         if not self.reconciler.running():
             self._started.append(self.reconciler)
-            self.reconciler.start(self.producer_command("reconcile"), env=self.process_environment())
+            self._start_supervised(self.reconciler, self.producer_command("reconcile"))
         if not self.flower.running():
             self._started.append(self.flower)
             self._start_flower()
         self._wait_for_worker(engine, report)
-        self._require(self.reconciler)
+        self.require(self.reconciler)
         self._wait_for_flower(report)
+
+    def require(self, process: SupervisedProcess, wait_s: float = 0) -> None:
+        """Wait a moment for a part's process to end.
+
+        :raises StackError: it has ended; the message holds the end of its log.
+        """
+        if process.wait(wait_s):
+            code = "" if process.exit_code is None else f" (exit code {process.exit_code})"
+            raise StackError(f"the {process.name} ended{code}. End of {process.log_file}:\n{process.log_tail()}")
 
     def stop(self) -> None:
         """Stop all parts, whoever started them; nothing of them is left running. Safe to repeat."""
@@ -250,6 +259,10 @@ class Stack:
         # it.
         own = {key: value for key, value in os.environ.items() if not key.startswith("FLOWER_")}
         return own | self.environment
+
+    def _start_supervised(self, process: SupervisedProcess, command: list[str]) -> None:
+        """Start a process under one that starts it again when it dies: see :mod:`ops.supervisor`."""
+        process.start([sys.executable, "-m", "ops.supervisor", *command], env=self.process_environment())
 
     def _process(self, name: str) -> SupervisedProcess:
         return SupervisedProcess(name, pid_file=self.folder / f"{name}.pid", log_file=self.logs / f"{name}.log")
@@ -323,7 +336,7 @@ class Stack:
                 with suppress(OperationalError, RedisError, OSError):
                     if app.control.ping(timeout=PING_TIMEOUT_S):
                         return
-                self._require(self.worker, WORKER_POLL_S)
+                self.require(self.worker, WORKER_POLL_S)
                 waited_s += PING_TIMEOUT_S
         raise StackError(f"the worker did not answer in {WORKER_TIMEOUT_S:.0f} s: see {self.worker.log_file}")
 
@@ -366,14 +379,6 @@ class Stack:
             return False
         finally:
             connection.close()
-
-    def _require(self, process: SupervisedProcess, wait_s: float = 0) -> None:
-        """Wait a moment for a process to end, and say so with its log if it has."""
-        if process.wait(wait_s):
-            raise StackError(
-                f"the {process.name} ended while starting (exit code {process.exit_code}). "
-                f"End of {process.log_file}:\n{process.log_tail()}"
-            )
 
     def _stop(self, parts: list[Service | SupervisedProcess]) -> None:
         for part in parts:
