@@ -118,6 +118,13 @@ class Settings(EngineSettings):
         description="Seconds a chunk stays with its worker without a sign of life. Renewed every third of it; "
         "longer than a pause for garbage collection or a slow commit, short enough for a fast takeover.",
     )
+    page_max_bytes: int = Field(
+        8 * 1024 * 1024,
+        ge=1,
+        description="Bytes of documents that a chunk has in work at once; one document alone may be larger. The whole "
+        "of a chunk of 256, up to 8,000 tokens each; longer ones follow when these are done. A page takes about 230 "
+        "MiB while it is encoded, 1.2 GiB where two documents fill it, in each of GLEANER_WORKER_SLOTS.",
+    )
     write_batch_rows: int = Field(
         128, ge=1, le=10_000, description="Rows a write. Beyond about 100 the round trip no longer counts."
     )

@@ -3,9 +3,9 @@
 import logging
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import psycopg
 from psycopg.types.json import Jsonb
@@ -185,29 +185,43 @@ class ChunkRunner:
                 queries.start_job(connection, job_id=lease.job_id)
         # Its canary is one for all chunks that wait for it: what ends one of them does not end the canary.
         rules, turn = self._specs.get(lease.label_spec_id, self._look)
-        for one_try in retrying(self._settings):
-            with one_try, self._pool.connection() as connection:
-                documents = list(
-                    queries.open_documents(
-                        connection,
-                        job_id=lease.job_id,
-                        corpus_id=lease.corpus_id,
-                        first_ordinal=lease.first_ordinal,
-                        last_ordinal=lease.last_ordinal,
-                        with_meta=turn.needs_meta,
-                    )
-                )
         writer = RowWriter(self._pool, self._settings, lease, self._worker, self._engine_id)
-        progress = Progress(lease.name, done=lease.size - len(documents), size=lease.size)
-        rows: list[RowInFlight] = []
-        for prepared in prepare(self._engine, rules, turn, documents):
-            if isinstance(prepared, Row):
-                writer.add(prepared)
-                progress.done += 1
-            else:
-                rows.append(prepared)
-        Flight(self._engine, partial(self._look_at, lease), writer, progress, report).fly(rows)
+        progress = Progress(lease.name, done=lease.size, size=lease.size)
+        for documents in self._pages(lease, with_meta=turn.needs_meta):
+            progress.done = lease.size - documents[0]["open"]
+            rows: list[RowInFlight] = []
+            for prepared in prepare(self._engine, rules, turn, documents):
+                if isinstance(prepared, Row):
+                    writer.add(prepared)
+                    progress.done += 1
+                else:
+                    rows.append(prepared)
+            Flight(self._engine, partial(self._look_at, lease), writer, progress, report).fly(rows)
+            del documents, rows, prepared  # before the next are loaded
         return progress
+
+    def _pages(self, lease: Lease, *, with_meta: bool) -> Iterator[list[dict[str, Any]]]:
+        """The chunk's documents without a row, page by page: few where they are long."""
+        first, more = lease.first_ordinal, True
+        while more:
+            for one_try in retrying(self._settings):
+                with one_try, self._pool.connection() as connection:
+                    page = list(
+                        queries.open_documents(
+                            connection,
+                            job_id=lease.job_id,
+                            corpus_id=lease.corpus_id,
+                            first_ordinal=first,
+                            last_ordinal=lease.last_ordinal,
+                            with_meta=with_meta,
+                            max_bytes=self._settings.page_max_bytes,
+                        )
+                    )
+            if not page:
+                return
+            first, more = page[-1]["ordinal"] + 1, len(page) < page[0]["open"]
+            yield page
+            del page
 
     def _look(self) -> None:
         """Raises what ends all chunks of this worker."""
