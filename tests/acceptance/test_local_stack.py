@@ -68,6 +68,13 @@ def leftovers(tmp_path: Path) -> list[str]:
     return found
 
 
+def signal_worker(local: Local, signum: signal.Signals) -> None:
+    """Signal the worker itself, and not what starts it again."""
+    supervisor = json.loads(local("status", "--json").stdout)["worker"]["pid"]
+    (worker,) = Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split()
+    os.kill(int(worker), signum)
+
+
 def fetch(url: str, user: str = "", password: str = "") -> tuple[int, Any]:
     request = urllib.request.Request(url)
     if user:
@@ -136,9 +143,7 @@ def test_up_shows_chunks_in_flower_and_down_leaves_nothing(
 
 def test_a_worker_that_dies_is_started_again_and_down_stops_that_one_too(local: Local, tmp_path: Path) -> None:
     assert local("up", "--engine", "stub").returncode == 0
-    supervisor = json.loads(local("status", "--json").stdout)["worker"]["pid"]
-    (worker,) = Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split()
-    os.kill(int(worker), signal.SIGKILL)
+    signal_worker(local, signal.SIGKILL)
     log = tmp_path / "state" / "logs" / "worker.log"
     deadline = time.monotonic() + COMMAND_S
     while log.read_text().count("engine stub 1 serves") < 2:
@@ -152,9 +157,7 @@ def test_a_worker_that_dies_is_started_again_and_down_stops_that_one_too(local: 
 
 def test_a_part_that_ended_by_itself_is_shown_with_what_it_said(local: Local, tmp_path: Path) -> None:
     assert local("up", "--engine", "stub").returncode == 0
-    supervisor = json.loads(local("status", "--json").stdout)["worker"]["pid"]
-    (worker,) = Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split()
-    os.kill(int(worker), signal.SIGTERM)
+    signal_worker(local, signal.SIGTERM)
     deadline = time.monotonic() + COMMAND_S
     while (status := local("status")).returncode == 0:
         assert time.monotonic() < deadline
