@@ -195,12 +195,14 @@ class SupervisedProcess:
     :param name: what messages call it.
     :param pid_file: written by :meth:`start`, removed by :meth:`stop`; its folder must exist.
     :param log_file: where stdout and stderr are appended; its folder must exist.
+    :param stop_timeout_s: seconds between the stop signal and SIGKILL.
     """
 
-    def __init__(self, name: str, *, pid_file: Path, log_file: Path) -> None:
+    def __init__(self, name: str, *, pid_file: Path, log_file: Path, stop_timeout_s: float = STOP_TIMEOUT_S) -> None:
         self.name = name
         self.pid_file = pid_file
         self.log_file = log_file
+        self._stop_timeout_s = stop_timeout_s
         self._child: subprocess.Popen[bytes] | None = None
         self._log_start = 0
 
@@ -286,10 +288,10 @@ class SupervisedProcess:
             time.sleep(POLL_S)
         return True
 
-    def stop(self, timeout_s: float = STOP_TIMEOUT_S, *, stop_signal: signal.Signals = signal.SIGTERM) -> None:
+    def stop(self, timeout_s: float | None = None, *, stop_signal: signal.Signals = signal.SIGTERM) -> None:
         """Signal the process, wait, then SIGKILL what is left of it and of all it started. Safe to repeat.
 
-        :param timeout_s: seconds between the signal and SIGKILL.
+        :param timeout_s: instead of its own.
         :raises ProcessError: something survived SIGKILL for ``KILL_TIMEOUT_S``.
         """
         identity = self._identity()
@@ -304,7 +306,7 @@ class SupervisedProcess:
             for entry in family:
                 if entry.pid == identity.pid:
                     _signal_entry(entry, stop_signal)
-            if not self.wait(timeout_s):
+            if not self.wait(self._stop_timeout_s if timeout_s is None else timeout_s):
                 straggler_timeout_s = 0.0
         if not self._gone(identity, family, straggler_timeout_s):
             self._kill(identity, family)
