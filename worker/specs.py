@@ -8,10 +8,10 @@ from concurrent.futures import Future
 from schemas.database import Pool, queries
 from schemas.label_spec import LabelSpec
 from schemas.settings import Settings
+from schemas.user_turn import UserTurn
 from worker.canary import prove_grammar
 from worker.check import LabelCheck
 from worker.engine.base import Engine
-from worker.prompt import UserTurn
 from worker.row import RowRules
 
 #: Label specs kept: one a job lately served.

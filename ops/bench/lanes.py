@@ -29,10 +29,10 @@ from ops.bench.product import run_product
 from ops.bench.sampling import Sampler
 from schemas.label_spec import LabelSpec, load_label_spec
 from schemas.settings import Settings, load_settings
+from schemas.user_turn import UserTurn
 from worker.check import LabelCheck
 from worker.engine.base import Generation
 from worker.engine.vllm import VllmEngine, engine_arguments
-from worker.prompt import UserTurn
 from worker.row import RowInFlight, RowRules
 
 #: Documents labelled before the clock starts.
