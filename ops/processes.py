@@ -301,11 +301,13 @@ class SupervisedProcess:
         family = _family(identity)
         straggler_timeout_s = STRAGGLER_TIMEOUT_S
         if self.running():
+            # Once, and it alone: two tell a worker not to take its time.
             if identity.start_time is None:
                 os.kill(identity.pid, stop_signal)
-            for entry in family:
-                if entry.pid == identity.pid:
-                    _signal_entry(entry, stop_signal)
+            else:
+                for entry in family:
+                    if entry.pid == identity.pid:
+                        _signal_entry(entry, stop_signal)
             if not self.wait(self._stop_timeout_s if timeout_s is None else timeout_s):
                 straggler_timeout_s = 0.0
         if not self._gone(identity, family, straggler_timeout_s):
