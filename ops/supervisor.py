@@ -18,11 +18,12 @@ logger = logging.getLogger("supervisor")
 #: Seconds after which a process has stayed up: longer than an engine takes to load, so that one that dies each time it
 #: has loaded counts as one that never came up.
 STEADY_S = 300.0
-#: Ends one after the other, none of which had stayed up, after which it is given up: by then it is no passing trouble.
-MAX_QUICK_ENDS = 5
+#: Ends one after the other, none of which had stayed up, after which it is given up. To find a document that kills the
+#: worker takes about a dozen (ops/RELIABILITY.md).
+MAX_QUICK_ENDS = 15
 #: Pause before another start in seconds, doubled with each end that was quick.
 FIRST_PAUSE_S = 1.0
-MAX_PAUSE_S = 30.0
+MAX_PAUSE_S = 10.0
 #: Seconds between looks at whether a pause is to end.
 LOOK_S = 0.1
 
