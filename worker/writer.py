@@ -65,8 +65,8 @@ class RowWriter:
         if self._lease.lost.is_set():
             raise LeaseLost(str(self._lease))
         try:
-            for attempt in retrying(self._settings):
-                with attempt, self._pool.connection() as connection:
+            for one_try in retrying(self._settings):
+                with one_try, self._pool.connection() as connection:
                     answer = queries.write_rows(
                         connection,
                         job_id=self._lease.job_id,

@@ -45,7 +45,7 @@ def row(ordinal: int) -> Row:
 def expire(database: Connection) -> None:
     """The lease runs out, and the reconciler notices."""
     database.execute("UPDATE gleaner.chunks SET lease_until = now() - interval '1 second'")
-    list(queries.take_over_expired(database, chunk_attempts=3, batch=10))
+    list(queries.take_over_expired(database, max_failures=3, batch=10))
 
 
 def written(database: Connection) -> dict[int, str]:

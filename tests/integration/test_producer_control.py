@@ -286,10 +286,6 @@ def test_watch_says_once_that_a_job_is_paused(enqueue_job: EnqueueJob, start_cli
 # -- priority ----------------------------------------------------------------------------------------------------------
 
 
-def order_of(labels: list[dict[str, Any]]) -> list[int]:
-    return [row["job_id"] for row in sorted(labels, key=lambda row: row["created_at"])]
-
-
 def test_a_job_with_a_higher_priority_goes_first_though_its_messages_come_last(
     start_worker: StartWorker, enqueue_job: EnqueueJob
 ) -> None:

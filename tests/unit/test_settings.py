@@ -130,7 +130,7 @@ def test_a_bad_value_names_its_variable(monkeypatch, place, name, value):
 def test_every_bad_value_is_said_at_once(monkeypatch):
     monkeypatch.setenv("GLEANER_CHUNK_SIZE", "0")
     monkeypatch.setenv("GLEANER_SEED", "x")
-    with pytest.raises(SettingsError, match=r"(?s)GLEANER_CHUNK_SIZE: .*; GLEANER_SEED: "):
+    with pytest.raises(SettingsError, match=r"(?s)GLEANER_SEED: .*; GLEANER_CHUNK_SIZE: "):
         load_settings()
 
 
