@@ -31,10 +31,10 @@ from ops.bench.profile import Account, Profile
 from ops.bench.sampling import Sampler
 from schemas.label_spec import LabelSpec, load_label_spec
 from schemas.settings import load_settings
+from schemas.user_turn import UserTurn
 from worker.check import LabelCheck
 from worker.engine.base import Generation, Request
 from worker.engine.vllm import VllmEngine
-from worker.prompt import UserTurn
 from worker.row import RowInFlight, RowRules
 
 WAYS = ("decoder", "free", "xgrammar", "compact")
