@@ -2,14 +2,13 @@
 
 from typing import Any, Literal
 
-from pydantic import Field, SecretStr
-from pydantic_settings import BaseSettings
+from pydantic import BaseModel, Field, SecretStr
 
 #: Kinds of node that the engine has defaults for: see ``worker.engine.profiles``.
 EngineProfile = Literal["h200", "h100", "a100-80g", "a100-40g", "dgx-spark", "cpu", "default"]
 
 
-class EngineSettings(BaseSettings):
+class EngineSettings(BaseModel):
     """The engine, its model, and what each of ``vllm``, ``openai`` and ``stub`` takes of its own."""
 
     engine: Literal["vllm", "openai", "stub"] = Field(

@@ -11,25 +11,19 @@ from urllib.parse import urlsplit
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
-from pydantic import Field, SecretStr, ValidationError, field_validator
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
-from pydantic_settings import SettingsError as NotJson
+from pydantic import ConfigDict, Field, SecretStr, ValidationError, field_validator
 
 from schemas.engine_settings import EngineSettings
-from schemas.env_files import ENV_FILES, ENV_PREFIX, SettingsError, given_variables
+from schemas.env_files import ENV_PREFIX, Given, SettingsError, given_variables
 
 
 class Settings(EngineSettings):
-    """Everything that can be set, with unit, default and the reason for the default."""
+    """Everything that can be set, with unit, default and the reason for the default.
 
-    model_config = SettingsConfigDict(
-        env_prefix=ENV_PREFIX,
-        env_file=ENV_FILES,
-        env_ignore_empty=True,
-        frozen=True,
-        extra="ignore",
-        allow_inf_nan=False,
-    )
+    Made here it holds what it is given alone; :func:`load_settings` reads the variables.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     # -- services ---------------------------------------------------------------------------------
     database_url: SecretStr = Field(
@@ -244,20 +238,10 @@ class SettingFault:
     message: str
 
 
-class _SoundSettings(Settings):
-    """Settings from what is passed alone."""
-
-    @classmethod
-    def settings_customise_sources(
-        cls, settings_cls: type[BaseSettings], init_settings: PydanticBaseSettingsSource, *_: Any, **__: Any
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        return (init_settings,)
-
-
-def _unknown_names() -> list[SettingFault]:
+def _unknown_names(variables: list[Given]) -> list[SettingFault]:
     known = [name.upper() for name in Settings.model_fields]
     unknown = {}
-    for given in given_variables():
+    for given in variables:
         if given.setting not in Settings.model_fields:
             # Without the prefix, which would make every name look near.
             near = difflib.get_close_matches(given.setting.upper(), known, n=1)
@@ -277,30 +261,29 @@ def problem(error: Any) -> str:
 
 def settings_and_faults() -> tuple[Settings, list[SettingFault]]:
     """The settings with whatever is wrong left at its default, and what is wrong: to be shown, not to work with."""
-    faults = _unknown_names()
-    given = {one.setting: one for one in given_variables() if one.setting in Settings.model_fields and one.value}
+    variables = given_variables()
+    faults = _unknown_names(variables)
+    given = {one.setting: one for one in variables if one.setting in Settings.model_fields and one.value}
     values: dict[str, Any] = {}
     for field, one in given.items():
-        values[field] = one.value
-        if Settings.model_fields[field].annotation == dict[str, Any]:
-            try:
-                values[field] = json.loads(one.value)
-            except ValueError as error:
-                del values[field]
-                faults.append(SettingFault(ENV_PREFIX + field.upper(), one.place, _not_json(field, error)))
+        try:
+            is_json = Settings.model_fields[field].annotation == dict[str, Any]
+            values[field] = json.loads(one.value) if is_json else one.value
+        except ValueError as error:
+            faults.append(_fault(field, one, f"not JSON: {error}"))
     while True:
         try:
-            return _SoundSettings(**values), faults
+            return Settings(**values), faults
         except ValidationError as error:
             for item in error.errors():
                 field = str(item["loc"][0])
-                name = ENV_PREFIX + field.upper()
-                faults.append(SettingFault(name, given[field].place, f"{name}: {problem(item)}"))
+                faults.append(_fault(field, given[field], problem(item)))
                 values.pop(field, None)
 
 
-def _not_json(field: str, cause: BaseException | None) -> str:
-    return f"{ENV_PREFIX}{field.upper()}: not JSON: {cause}"
+def _fault(field: str, given: Given, words: str) -> SettingFault:
+    name = ENV_PREFIX + field.upper()
+    return SettingFault(name, given.place, f"{name}: {words}")
 
 
 @lru_cache(maxsize=1)
@@ -309,16 +292,8 @@ def load_settings() -> Settings:
 
     :raises SettingsError: names each bad or unknown variable and what it takes.
     """
-    unknown = "; ".join(fault.message for fault in _unknown_names())
-    if unknown:
-        raise SettingsError(unknown + ("" if unknown.endswith("?") else ".") + " `producer doctor` lists the settings.")
-    try:
-        return Settings()
-    except NotJson as error:
-        field = next((name for name in Settings.model_fields if f'"{name}"' in str(error)), "")
-        raise SettingsError(_not_json(field, error.__cause__)) from None
-    except ValidationError as error:
-        problems = [
-            f"{ENV_PREFIX}{'.'.join(str(part) for part in e['loc']).upper()}: {problem(e)}" for e in error.errors()
-        ]
-        raise SettingsError("; ".join(problems)) from None
+    settings, faults = settings_and_faults()
+    if faults:
+        wrong = "; ".join(fault.message for fault in faults)
+        raise SettingsError(wrong + ("" if wrong.endswith("?") else ".") + " `producer doctor` lists the settings.")
+    return settings

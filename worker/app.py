@@ -15,8 +15,9 @@ from celery.platforms import EX_OK
 from celery.signals import worker_ready
 from celery.worker import state
 
-from schemas.database import open_pool, unavailable
+from schemas.database import unavailable
 from schemas.errors import GleanerError
+from schemas.pool import open_pool
 from schemas.queue import LABEL_CHUNK, ChunkMessage, create_app, queued_messages
 from schemas.settings import Settings
 from worker.chunk import ChunkRunner

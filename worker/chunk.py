@@ -11,9 +11,10 @@ import psycopg
 from psycopg.types.json import Jsonb
 
 from schemas.closing import close_job
-from schemas.database import Pool, queries
+from schemas.database import queries
 from schemas.jsontext import make_storable
 from schemas.outcomes import CanaryFailed, EngineLost, LeaseLost, Withdrawn
+from schemas.pool import Pool
 from schemas.settings import Settings
 from worker.document import prepare
 from worker.flight import Flight, GiveBack, Progress

@@ -13,8 +13,9 @@ import psycopg
 from psycopg.types.json import Jsonb
 
 from schemas.closing import close_job
-from schemas.database import Connection, Pool, connect, queries
+from schemas.database import Connection, connect, queries
 from schemas.jsontext import make_storable
+from schemas.pool import Pool
 from schemas.settings import Settings
 from worker.retries import retrying
 

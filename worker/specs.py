@@ -5,8 +5,9 @@ from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future
 
-from schemas.database import Pool, queries
+from schemas.database import queries
 from schemas.label_spec import LabelSpec
+from schemas.pool import Pool
 from schemas.settings import Settings
 from schemas.user_turn import UserTurn
 from worker.canary import prove_grammar

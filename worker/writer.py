@@ -6,8 +6,9 @@ import time
 import psycopg
 from psycopg.types.json import Jsonb
 
-from schemas.database import Pool, queries
+from schemas.database import queries
 from schemas.outcomes import LeaseLost, Outcome, Reason, RowFinal
+from schemas.pool import Pool
 from schemas.settings import Settings
 from worker.lease import Lease
 from worker.retries import retrying

@@ -9,7 +9,8 @@ from typing import Any
 import typer
 from pydantic import SecretStr
 
-from producer.cli.output import JsonFlag, console, print_json, say
+from producer.cli.output import JsonFlag, print_json, say
+from producer.cli.tables import output_width
 from schemas.database import REVISION, connect, database_address, require_migrated
 from schemas.env_files import ENV_PREFIX
 from schemas.errors import GleanerError
@@ -99,6 +100,6 @@ def _say(line: str, indent: int) -> None:
     """A line, wrapped at words on a terminal, and there alone: what reads a pipe wants whole lines."""
     if sys.stdout.isatty():
         line = textwrap.fill(
-            line, console().width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
+            line, output_width(), subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
         )
     say(line)

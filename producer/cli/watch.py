@@ -18,7 +18,6 @@ from producer.watching import STALL_S, Reading, Watcher
 from schemas.database import connect
 from schemas.errors import GleanerError
 from schemas.outcomes import Outcome
-from schemas.queue import create_app
 from schemas.settings import Settings, load_settings
 
 #: Seconds between two lines where output goes to no terminal: a log should not be flooded.
@@ -72,8 +71,8 @@ def watch(
 
 def _why_stalled(settings: Settings, model: str) -> str:
     try:
-        with connect(settings, "producer watch") as connection, create_app(settings) as broker:
-            warning = unserved(connection, broker, model)
+        with connect(settings, "producer watch") as connection:
+            warning = unserved(connection, settings, model)
     except (GleanerError, psycopg.Error):  # the watcher itself says so
         warning = None
     return warning or f"is a worker for model {model} running?"

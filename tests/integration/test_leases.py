@@ -9,8 +9,9 @@ import psycopg
 import pytest
 from worker_process import eventually
 
-from schemas.database import Connection, Pool, open_pool, queries
+from schemas.database import Connection, queries
 from schemas.outcomes import LeaseLost, Outcome
+from schemas.pool import Pool, open_pool
 from schemas.settings import Settings
 from worker.lease import Lease, LeaseKeeper
 from worker.row import Row

@@ -11,7 +11,8 @@ from worker_process import EnqueueJob, JobView, StartWorker, eventually
 
 from producer import control
 from producer.cli import COMMANDS
-from schemas.database import Connection, Pool, open_pool, queries
+from schemas.database import Connection, queries
+from schemas.pool import Pool, open_pool
 from schemas.settings import Settings
 from worker.lease import Lease, LeaseKeeper
 

@@ -14,7 +14,8 @@ from worker_process import EnqueueJob, JobView, eventually
 
 from producer.reconciler import Act, Decision, Reconciler, reconcile_once
 from schemas.closing import close_job
-from schemas.database import Connection, connect, open_pool, queries
+from schemas.database import Connection, connect, queries
+from schemas.pool import open_pool
 from schemas.queue import create_app, queue_name, queued_messages
 from schemas.settings import Settings
 from worker.lease import Lease, LeaseKeeper

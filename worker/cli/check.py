@@ -40,6 +40,9 @@ TEXT = (
 CACHE_NAME = "check"
 
 
+app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
+
+
 @contextmanager
 def started(settings: Settings) -> Iterator[Engine]:
     """An engine that serves, for a command that needs no queue."""
@@ -54,6 +57,7 @@ def started(settings: Settings) -> Iterator[Engine]:
         engine.close()
 
 
+@app.command(epilog="Example: worker check --schema papers --json")
 def check(
     schema: SchemaOption = "papers",
     profile: ProfileOption = None,

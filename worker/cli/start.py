@@ -27,6 +27,12 @@ MIN_SLOTS = 4
 MAX_SLOTS = 64
 
 
+app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
+
+
+@app.command(
+    epilog="Example: GLEANER_MODEL=qwen3-8b GLEANER_MODEL_PATH=/models/qwen3-8b worker start --profile h200 --name gpu0"
+)
 def start(
     name: Annotated[
         str | None,
