@@ -48,7 +48,7 @@ def connection_options(settings: Settings, application: str) -> dict[str, Any]:
 
     :param application: the name under which Postgres lists it.
     """
-    return {
+    options: dict[str, Any] = {
         "autocommit": True,
         "row_factory": dict_row,
         "connect_timeout": settings.database_connect_timeout_s,
@@ -59,16 +59,20 @@ def connection_options(settings: Settings, application: str) -> dict[str, Any]:
         "keepalives_interval": 5,
         "keepalives_count": 3,
         "tcp_user_timeout": 25_000,
-        "options": f"-c statement_timeout={settings.database_statement_timeout_s * 1000}"
-        # A transaction of ours that does nothing for a minute belongs to a process in trouble: free its locks.
-        " -c idle_in_transaction_session_timeout=60000"
-        # A client that was killed must not leave its statement running, with the locks that it holds.
-        " -c client_connection_check_interval=10000"
-        # The same from the server's side: a host that is gone must not keep the reconciler's lock for two hours.
-        " -c tcp_keepalives_idle=10 -c tcp_keepalives_interval=5 -c tcp_keepalives_count=3"
-        # Postgres guesses that arrays in jsonb are long, and compiles for longer than our statements take.
-        " -c jit=off",
     }
+    if settings.database_prepare:  # PgBouncer refuses connections that come with them
+        options["options"] = (
+            f"-c statement_timeout={settings.database_statement_timeout_s * 1000}"
+            # A transaction of ours that does nothing for a minute belongs to a process in trouble: free its locks.
+            " -c idle_in_transaction_session_timeout=60000"
+            # A client that was killed must not leave its statement running, with the locks that it holds.
+            " -c client_connection_check_interval=10000"
+            # The same from the server's side: a host that is gone must not keep the reconciler's lock for two hours.
+            " -c tcp_keepalives_idle=10 -c tcp_keepalives_interval=5 -c tcp_keepalives_count=3"
+            # Postgres guesses that arrays in jsonb are long, and compiles for longer than our statements take.
+            " -c jit=off"
+        )
+    return options
 
 
 def database_address(settings: Settings) -> str:

@@ -42,8 +42,9 @@ class Settings(EngineSettings):
     )
     database_prepare: bool = Field(
         True,
-        description="Prepared statements. Turn off behind PgBouncer in transaction mode, which is for workers alone: "
-        "`producer` holds locks by session and needs a direct connection.",
+        description="Prepared statements, and settings of our own for each connection. Turn off behind PgBouncer in "
+        "transaction mode, which takes neither: statement_timeout and jit=off are then for ALTER ROLE to set. For "
+        "workers alone: `producer` holds locks by connection and needs a direct one.",
     )
     broker_url: SecretStr = Field(
         SecretStr("redis://127.0.0.1:6379/0"),
