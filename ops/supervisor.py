@@ -18,9 +18,9 @@ logger = logging.getLogger("supervisor")
 #: Seconds after which a process has stayed up: longer than an engine takes to load, so that one that dies each time it
 #: has loaded counts as one that never came up.
 STEADY_S = 300.0
-#: Ends one after the other, none of which had stayed up, after which it is given up. To find a document that kills the
-#: worker takes about a dozen (ops/RELIABILITY.md).
-MAX_QUICK_ENDS = 15
+#: Deaths one after the other, none of which had stayed up, after which it is given up. To find a document that kills
+#: the worker takes about a dozen (ops/RELIABILITY.md).
+MAX_QUICK_DEATHS = 15
 #: Pause before another start in seconds, doubled with each end that was quick.
 FIRST_PAUSE_S = 1.0
 MAX_PAUSE_S = 10.0
@@ -32,7 +32,7 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
 _UNAVAILABLE = 1
 #: It was told to end, or called wrongly.
 _FINAL = (0, 2, *(128 + signum for signum in _SIGNALS))
-#: The worker asks to be started again, as often as it takes: ``worker start --help``.
+#: No deaths: the worker asks to be started again, as often as it takes. See ``worker start --help``.
 _ASKS_FOR_ANOTHER = (70, 75)
 
 
@@ -43,9 +43,10 @@ class Supervisor:
         self._command = command
         self._child: subprocess.Popen[bytes] | None = None
         self._told: int | None = None
-        #: Ends so far, and how many of the last ones were quick.
         self._ends = 0
+        #: Ends and deaths since it last stayed up.
         self._quick_ends = 0
+        self._quick_deaths = 0
 
     def run(self) -> int:
         """Run it, again and again. To be called once, in the main thread.
@@ -60,7 +61,11 @@ class Supervisor:
             if self._told is not None:
                 return code
             self._ends += 1
-            self._quick_ends = 0 if time.monotonic() - started >= STEADY_S else self._quick_ends + 1
+            if time.monotonic() - started >= STEADY_S:
+                self._quick_ends = self._quick_deaths = 0
+            else:
+                self._quick_ends += 1
+                self._quick_deaths += code not in _ASKS_FOR_ANOTHER
             if self._ended_for_good(code):
                 return code
             # What an engine's process holds, the next one needs.
@@ -81,10 +86,10 @@ class Supervisor:
         if code in _FINAL or (code == _UNAVAILABLE and self._ends == 1):
             logger.warning("ended (exit code %d): not started again", code)
             return True
-        if self._quick_ends >= MAX_QUICK_ENDS and code not in _ASKS_FOR_ANOTHER:
+        if self._quick_deaths >= MAX_QUICK_DEATHS:
             logger.critical(
                 "ended (exit code %d), for the %dth time within %g s of its start: given up. Why is said above.",
-                code, self._quick_ends, STEADY_S,
+                code, self._quick_deaths, STEADY_S,
             )  # fmt: skip
             return True
         return False

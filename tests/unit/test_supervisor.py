@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ops.supervisor import MAX_QUICK_ENDS
+from ops.supervisor import MAX_QUICK_DEATHS
 
 REPOSITORY = Path(__file__).parents[2]
 WAIT_S = 30
@@ -81,17 +81,22 @@ def test_what_would_end_the_same_way_or_was_told_to_is_not(tmp_path: Path, code:
 
 
 def test_quick_deaths_are_not_repeated_for_ever(tmp_path: Path) -> None:
-    started, code, said = lives(tmp_path, *[-11] * MAX_QUICK_ENDS, 0)
-    assert (started, code) == (MAX_QUICK_ENDS, 139)
-    assert f"for the {MAX_QUICK_ENDS}th time within 30 s of its start: given up" in said
+    started, code, said = lives(tmp_path, *[-11] * MAX_QUICK_DEATHS, 0)
+    assert (started, code) == (MAX_QUICK_DEATHS, 139)
+    assert f"for the {MAX_QUICK_DEATHS}th time within 30 s of its start: given up" in said
 
 
 def test_one_that_asks_for_another_gets_it_each_time(tmp_path: Path) -> None:
-    assert lives(tmp_path, *[70] * MAX_QUICK_ENDS, *[75] * 2, 0)[:2] == (MAX_QUICK_ENDS + 3, 0)
+    assert lives(tmp_path, *[70] * MAX_QUICK_DEATHS, *[75] * 2, 0)[:2] == (MAX_QUICK_DEATHS + 3, 0)
+
+
+def test_ends_that_ask_for_another_are_no_deaths(tmp_path: Path) -> None:
+    codes = [70] * (MAX_QUICK_DEATHS - 1) + [-9, 75, -9, 0]
+    assert lives(tmp_path, *codes)[:2] == (len(codes), 0)
 
 
 def test_one_that_had_stayed_up_is_not_quick(tmp_path: Path) -> None:
-    assert lives(tmp_path, *[-9] * (MAX_QUICK_ENDS + 1), 0, steady_s=0)[:2] == (MAX_QUICK_ENDS + 2, 0)
+    assert lives(tmp_path, *[-9] * (MAX_QUICK_DEATHS + 1), 0, steady_s=0)[:2] == (MAX_QUICK_DEATHS + 2, 0)
 
 
 def test_told_to_stop_it_tells_the_command_and_waits_for_it() -> None:
