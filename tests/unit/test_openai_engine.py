@@ -183,10 +183,10 @@ def test_a_cut_output_says_so(server: FakeServer, start: Start) -> None:
     assert submit(engine).result(PATIENCE_S).finish_reason == "length"
 
 
-@pytest.mark.parametrize("name", ["reasoning", "reasoning_content"])
-def test_thoughts_are_told_from_the_answer(server: FakeServer, start: Start, name: str) -> None:
+@pytest.mark.parametrize(("name", "other"), [("reasoning", "reasoning_content"), ("reasoning_content", "reasoning")])
+def test_thoughts_are_told_from_the_answer(server: FakeServer, start: Start, name: str, other: str) -> None:
     engine = start()
-    server.chat = lambda _: completion(None, "length", **{name: "Well, the user wants"})
+    server.chat = lambda _: completion(None, "length", **{name: "Well, the user wants", other: ""})
     generation = submit(engine).result(PATIENCE_S)
     assert (generation.text, generation.thoughts, generation.only_thought) == ("", "Well, the user wants", True)
     server.chat = lambda _: completion(**{name: "Well. Done."})

@@ -301,7 +301,7 @@ def _generation(prompt: Prompt, completion: ChatCompletion) -> Generation:
         raise RequestFailed(f"the server ended the request: {choice.finish_reason}")
     text = choice.message.content or ""
     fields = choice.message.model_extra or {}
-    thoughts = next((said for name in THOUGHTS if isinstance(said := fields.get(name), str)), "")
+    thoughts = next((said for name in THOUGHTS if isinstance(said := fields.get(name), str) and said), "")
     usage = completion.usage
     details = usage.prompt_tokens_details if usage else None
     return Generation(
