@@ -52,7 +52,8 @@ def given_variables() -> list[Given]:
 def _variables(file: str) -> dict[str, str | None]:
     """The variables of an env file.
 
-    :raises SettingsError: for one that is not UTF-8, or with a line of ours that can't be read and would go unseen.
+    :raises SettingsError: for one that may not be read or is not UTF-8, or with a line of ours that can't be read and
+        would go unseen.
     """
     if not Path(file).is_file():
         return {}
@@ -61,6 +62,8 @@ def _variables(file: str) -> dict[str, str | None]:
             lines = list(parse_stream(stream))
     except UnicodeDecodeError:
         raise SettingsError(f"{file} is not UTF-8: write it anew") from None
+    except OSError as error:
+        raise SettingsError(f"{file} can't be read: {error.strerror}") from None
     for line in lines:
         if line.error and ENV_PREFIX in line.original.string.upper():
             raise SettingsError(f"{file}, line {line.original.line}: can't be read: write NAME=value")

@@ -1,3 +1,4 @@
+import errno
 import os
 from pathlib import Path
 
@@ -218,6 +219,16 @@ def test_what_a_service_would_refuse_is_refused_at_once(monkeypatch, name, value
 def test_an_env_file_that_is_not_utf_8():
     Path(".env").write_bytes(b"GLEANER_MODEL=\xff\n")
     with pytest.raises(SettingsError, match=r"\.env is not UTF-8"):
+        load_settings()
+
+
+def test_an_env_file_that_may_not_be_read(monkeypatch):
+    def refuse(*_, **__):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    write(".env", "GLEANER_CHUNK_SIZE=5")
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(SettingsError, match=r"\.env can't be read: Permission denied"):
         load_settings()
 
 
