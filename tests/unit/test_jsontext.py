@@ -2,7 +2,7 @@ import json
 import sys
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from schemas.jsontext import (
@@ -14,6 +14,7 @@ from schemas.jsontext import (
     map_strings,
     nested_over,
     parse_json,
+    parse_record,
     storable,
 )
 
@@ -57,10 +58,11 @@ def test_parse_refuses_an_integer_of_5000_digits_with_a_value_error():
 
 @pytest.mark.parametrize("opening", ["[", '{"a":'])
 @pytest.mark.parametrize("levels", [MAX_NESTING + 1, 900, 100_000])
-def test_deep_nesting_is_a_value_error_and_no_recursion_error(opening, levels):
+@pytest.mark.parametrize("parse", [parse_json, parse_record])
+def test_deep_nesting_is_a_value_error_and_no_recursion_error(opening, levels, parse):
     closing = "]" if opening == "[" else "}"
     with pytest.raises(ValueError, match="nested too deeply"):
-        parse_json(opening * levels + "1" + closing * levels)
+        parse(opening * levels + "1" + closing * levels)
 
 
 def test_what_parses_can_be_walked_and_dumped_from_a_deep_stack():
@@ -80,6 +82,37 @@ def test_what_parses_can_be_walked_and_dumped_from_a_deep_stack():
 def test_text_that_is_no_json_is_a_value_error(text):
     with pytest.raises(ValueError, match=r"."):
         parse_json(text)
+
+
+@pytest.mark.parametrize("text", ['{"a":1,"a":2}', '[{"a":1,"b":0,"a":1}]', ' {"a":1,"a":2}'])
+def test_a_record_with_two_values_for_one_key_is_a_value_error(text):
+    with pytest.raises(ValueError, match="'a' stands twice"):
+        parse_record(text)
+
+
+@given(
+    JSON_VALUES,
+    st.sampled_from([("", ""), ("[", "]"), ('{"a":', "}"), ('[{"[{":', "}]"), (" [", "]\n")]),
+    st.integers(0, MAX_NESTING + 3),
+    st.sampled_from(["", " ", "x", "]", "{", "NaN", "1e999", '"{{[[']),
+    st.integers(0),
+)
+def test_a_record_is_what_the_parser_of_json_makes_of_it(value, brackets, levels, put_in, place):
+    opening, closing = brackets
+    text = opening * levels + json.dumps(value) + closing * levels
+    place %= len(text) + 1
+    text = text[:place] + put_in + text[place:]
+    found = outcome(parse_record, text)
+    assume("stands twice" not in found[1])
+    assert found == outcome(parse_json, text)
+
+
+def outcome(parse, text):
+    """The value as text, in which 1 and 1.0 and True differ, or the error."""
+    try:
+        return None, repr(parse(text))
+    except ValueError as error:
+        return type(error), str(error)
 
 
 def test_bytes_that_are_not_utf_8_are_a_value_error():

@@ -25,6 +25,7 @@ IDS = (
     | TEXTS
     | st.lists(TEXTS, max_size=2)
 )
+NAMES = st.sampled_from(["id", "text", "more", "__all__", "0", ""])
 RECORDS = st.fixed_dictionaries(
     {"id": IDS, "text": TEXTS}, optional={"more": st.none() | st.integers() | st.lists(TEXTS, max_size=2)}
 )
@@ -71,6 +72,16 @@ def test_csv_comes_back_as_it_was_written(folder: Path, rows: list, delimiter: t
         writer.writerows([("one", "two", "three"), *rows])
     expected = [dict(zip(("one", "two", "three"), row, strict=True)) for row in rows]
     assert read(path, format="csv", delimiter=delimiter[0], header=True, encoding="utf-8") == expected
+
+
+@given(
+    st.dictionaries(NAMES, st.recursive(IDS, lambda inner: st.dictionaries(NAMES, inner, max_size=3)), max_size=5),
+    NAMES.filter("__all__".__ne__) | st.none(),
+)
+def test_metadata_are_all_that_is_neither_id_nor_text(fields: dict[str, Any], id_field: str | None) -> None:
+    made = read_record({**fields, "text": "T"}, FieldMapping(id_field, "text"), 100)
+    if isinstance(made, Document) and not made.flags:
+        assert json.loads(made.meta) == {n: value for n, value in fields.items() if n not in (id_field, "text")}
 
 
 @given(st.lists(RECORDS, min_size=2, max_size=8))
