@@ -19,6 +19,17 @@ from schemas.env_files import ENV_FILES, ENV_PREFIX, SettingsError, given_variab
 
 #: Kinds of node that the engine has defaults for: see ``worker.engine.profiles``.
 EngineProfile = Literal["h200", "h100", "a100-80g", "a100-40g", "dgx-spark", "cpu", "default"]
+#: Tokens of prompt and output together, by profile, where the model allows more and no setting says less.
+LONGEST_CONTEXT: dict[EngineProfile, int] = {
+    # One sequence of a model with 128k tokens of context would ask for all that 40 GB leave beside the weights, and
+    # vLLM refuses to start if it is more.
+    "a100-40g": 32768,
+    # A prompt of 131,072 tokens has reset the machine (NVIDIA/dgx-spark-playbooks#97). Longer documents go by the job's
+    # over-long policy.
+    "dgx-spark": 16384,
+    # A small model on a CPU: enough for an abstract, and a prompt stays under a second.
+    "cpu": 4096,
+}
 
 
 class Settings(BaseSettings):
@@ -93,7 +104,13 @@ class Settings(BaseSettings):
         description="Bytes a record may have in its file. Bounds memory when a file has no line ends; "
         "Postgres takes no jsonb of 256 MiB.",
     )
-
+    fetch_timeout_s: float = Field(
+        60,
+        gt=0,
+        le=3600,
+        description="Seconds without a byte after which the connection that fetches a corpus by URL counts as lost. "
+        "Servers under load pause for seconds: after a minute nothing comes any more.",
+    )
     reconcile_s: float = Field(
         10,
         gt=0,

@@ -30,7 +30,7 @@ from producer.cli.corpus import (
     selection,
     unescaped,
 )
-from producer.cli.options import ChunkSizeOption, priority_number, settings_with
+from producer.cli.options import ChunkSizeOption, OverLongOption, priority_number, settings_with
 from producer.cli.output import JsonFlag, console, counted, print_json, progress_bar, say, table
 from producer.difference import Difference
 from producer.duplicates import OnDuplicate
@@ -55,13 +55,6 @@ SHOWN_REJECTS = 3
 _PROMPT_IS_MADE = "prompt: made from the schema's descriptions (--prompt or --prompt-file for your own)"
 
 app = typer.Typer(add_completion=False)
-
-
-def _policy(value: str) -> OverLong:
-    try:
-        return OverLong(value)
-    except ValueError:
-        raise typer.BadParameter(f"{value!r} is none of {', '.join(OverLong)}") from None
 
 
 def _on_duplicate(value: str) -> OnDuplicate:
@@ -120,14 +113,7 @@ def enqueue(
     template: Annotated[
         str | None, typer.Option(help="The user's turn: {text} is the document, {id} its id, others its metadata.")
     ] = None,
-    over_long: Annotated[
-        OverLong,
-        typer.Option(
-            parser=_policy,
-            metavar="POLICY",
-            help=f"What becomes of a document that does not fit the model's context: {', '.join(OverLong)}.",
-        ),
-    ] = OverLong.REJECT,
+    over_long: OverLongOption = OverLong.REJECT,
     priority: Annotated[
         int | None,
         typer.Option(
@@ -180,8 +166,7 @@ def enqueue(
             job = create_job(connection, loaded, frozen, model, settings.chunk_size, priority or 0)
             if job.created:
                 expected = forecast_corpus(connection, loaded.id, loaded.documents, spec, frozen.id, settings, model)
-                if expected is not None:
-                    queries.set_forecast(connection, job_id=job.id, forecast=Jsonb(expected.as_json()))
+                queries.set_forecast(connection, job_id=job.id, forecast=Jsonb(expected.as_json()))
             elif priority is not None:
                 queries.set_priority(connection, job_id=job.id, priority=priority)
             published = publish_waiting(connection, broker, settings, model, progress)

@@ -4,7 +4,7 @@ from typing import get_args
 
 import pytest
 
-from schemas.settings import EngineProfile, Settings
+from schemas.settings import LONGEST_CONTEXT, EngineProfile, Settings
 from worker.engine.combinations import SPARK_MEMORY_SHARE
 from worker.engine.profiles import PROFILES
 from worker.engine.vllm import engine_arguments
@@ -34,7 +34,7 @@ def test_each_gpu_profile_leaves_memory_free(name) -> None:
 
 def test_a_spark_shares_its_memory_with_the_host() -> None:
     assert arguments(engine_profile="dgx-spark")["gpu_memory_utilization"] <= SPARK_MEMORY_SHARE
-    assert PROFILES["dgx-spark"].longest_context <= 32768
+    assert LONGEST_CONTEXT["dgx-spark"] <= 32768
 
 
 def test_hopper_takes_larger_steps_than_ampere() -> None:
