@@ -9,7 +9,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from schemas.errors import DatabaseNotMigrated, GleanerError
+from schemas.command_line import empty_argument, printable
+from schemas.errors import DatabaseNotMigrated, GleanerError, UsageError
 
 #: Each command's module holds its Typer app as ``app``. In the order of their use.
 COMMANDS = {
@@ -80,7 +81,7 @@ class CommandGroup(TyperGroup):
 
 def _fail(message: str, exit_code: int, what: str = "error") -> int:
     # One line, whatever a server or a file name put into the message.
-    line = f"{what}: " + " ".join(message.split())
+    line = printable(f"{what}: " + " ".join(message.split()))
     encoding = sys.stderr.encoding or "utf-8"
     print(line.encode(encoding, "backslashreplace").decode(encoding), file=sys.stderr)
     return exit_code
@@ -129,6 +130,8 @@ def _root(
 def main() -> None:
     """Run the command line: the console script."""
     _mend_streams()
+    if empty := empty_argument(sys.argv[1:]):
+        sys.exit(_fail(empty, UsageError.exit_code))
     app()
 
 

@@ -44,7 +44,7 @@ from producer.standing import ENDED, state_note
 from schemas.closing import close_job
 from schemas.database import Connection, connect, queries, require_migrated
 from schemas.errors import UsageError
-from schemas.label_spec import MADE_PROMPT, LabelSpec, load_label_spec, template_fields
+from schemas.label_spec import MADE_PROMPT, LabelSpec, load_label_spec
 from schemas.lint import structured_path
 from schemas.outcomes import OverLong
 from schemas.queue import create_app, require_broker
@@ -155,8 +155,9 @@ def enqueue(
                 id_field=id_field,
                 text_fields=text_field,
                 text=text,
-                prompt_fields=template_fields(spec.template),
+                template=spec.template,
                 name=name,
+                grouped=bool(group_by),
             )
             loaded = load_corpus(connection, opened.reader, opened.mapping, opened.name, settings, progress, rules)
             if loaded.nothing_new:

@@ -36,7 +36,7 @@ from producer.preview import Looked, look
 from producer.readers import ReadOptions
 from schemas.database import connect, queries, require_migrated
 from schemas.errors import DatabaseNotMigrated, DatabaseUnavailable, UsageError
-from schemas.label_spec import LabelSpec, load_label_spec, template_fields
+from schemas.label_spec import LabelSpec, load_label_spec
 from schemas.outcomes import OverLong
 from schemas.settings import Settings
 
@@ -94,7 +94,7 @@ def estimate(
             id_field=id_field,
             text_fields=text_field,
             text=text,
-            prompt_fields=template_fields(spec.template),
+            template=spec.template,
         )
         looked = Looked()
         size = opened.reader.size

@@ -15,6 +15,7 @@ from rich.table import Table
 
 from producer.progress import Progress as ProgressCallback
 from producer.progress import silent
+from schemas.command_line import printable
 
 #: Columns where output goes to no terminal: wide enough that no table is cut.
 PIPE_WIDTH = 200
@@ -26,19 +27,34 @@ JSON_LINE_S = 2.0
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else on stdout.")]
 
 
+class _Console(Console):
+    def print(self, *objects: Any, **options: Any) -> None:
+        super().print(*(printable(each) if isinstance(each, str) else each for each in objects), **options)
+
+
+class _Table(Table):
+    def add_row(self, *cells: Any, **options: Any) -> None:
+        super().add_row(*(printable(cell) if isinstance(cell, str) else cell for cell in cells), **options)
+
+
 def console() -> Console:
-    """Stdout, for people. Text is printed as it is: names and documents are not markup."""
-    return Console(markup=False, highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
+    """Stdout, for people. Text is printed as it is: names and documents are not markup, nor anything to a terminal."""
+    return _Console(markup=False, highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
 
 
 def say(line: str = "") -> None:
-    """One line on stdout, never wrapped."""
-    typer.echo(line)
+    """One line on stdout, never wrapped; what is no text in it is escaped."""
+    typer.echo(printable(line))
+
+
+def say_text(text: str) -> None:
+    """A text of several lines on stdout, as it is but for what is no text."""
+    typer.echo(printable(text, lines=True))
 
 
 def note(line: str) -> None:
     """One line on stderr: for people, beside the result."""
-    typer.echo(line, err=True)
+    typer.echo(printable(line), err=True)
 
 
 def print_json(value: Any, indent: int | None = None) -> None:
@@ -57,7 +73,7 @@ def table(*columns: str, folded: tuple[str, ...] = ()) -> Table:
 
     :param folded: columns that go over several lines where the terminal is narrow; the others stay whole.
     """
-    lines = Table(box=None, pad_edge=False, header_style="bold")
+    lines = _Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         lines.add_column(column, no_wrap=column not in folded, overflow="fold" if column in folded else "ellipsis")
     return lines

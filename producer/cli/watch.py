@@ -7,11 +7,10 @@ from typing import Annotated, Any, Protocol
 
 import psycopg
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from producer.cli.options import JobArgument
-from producer.cli.output import JsonFlag, duration, note, print_json, say
+from producer.cli.output import JsonFlag, console, duration, note, print_json, say
 from producer.serving import unserved
 from producer.standing import state_note
 from producer.watching import STALL_S, Reading, Watcher
@@ -142,7 +141,7 @@ class _Bar(AbstractContextManager["_Bar"]):
 
     def __init__(self, job: int) -> None:
         columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[words]}"))
-        self._progress = Progress(*columns, console=Console(markup=False, highlight=False))
+        self._progress = Progress(*columns, console=console())
         self._task = self._progress.add_task(f"job {job}", total=None, words="")
         self._job = job
         self._stack = ExitStack()

@@ -23,6 +23,7 @@ from producer.loader import load_corpus
 from producer.progress import silent
 from producer.readers import open_reader
 from producer.records import FieldMapping
+from schemas.command_line import printable
 from schemas.database import Connection
 from schemas.label_spec import load_label_spec
 from schemas.outcomes import Outcome
@@ -378,3 +379,28 @@ def test_the_producer_starts_without_an_engine() -> None:
     code = f"import sys; import {', '.join(COMMANDS.values())}; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_names_and_documents_can_not_steer_a_terminal(
+    call_cli: Callable, write_corpus: Callable, database: Connection
+) -> None:
+    evil = "\x1bcowned\x07\r\x9b1A\u202e"
+    records = [{"id": f"{n}{evil}", "text": f"t{evil}\nnext", f"f{evil}": f"v{evil}"} for n in range(3)]
+    path = write_corpus([*records, records[0], f"broken {evil}", {"id": "x", f"f{evil}": 1}], name=f"name{evil}.jsonl")
+    for call in (
+        ["enqueue", path, "--schema", "papers", "--template", f"{{f{evil}}} {{text}}"],
+        ["enqueue", path, "--schema", "papers", "--prompt", f"Label.{evil}", "--name", f"n\nJob 7 done{evil}"],
+        ["preview", path, "--schema", "papers", "--template", f"{{f{evil}}} {{text}}"],
+        ["preview", path, "--schema", "papers", "--text-field", f"no{evil}"],
+        ["estimate", path, "--schema", "papers"],
+        ["status", "1", "--rejects"],
+        ["status"],
+        ["jobs"],
+        ["enqueue", f"none{evil}.jsonl", "--schema", "papers"],
+        ["enqueue", path, "--schema", f"none{evil}"],
+    ):
+        done = call_cli(*call)
+        printed = done.stdout + done.stderr
+        assert "owned" in printed or call[0] == "estimate", call
+        assert printable(printed, lines=True) == printed, call
+    assert "\nJob 7 done" not in call_cli("status", "2").stdout

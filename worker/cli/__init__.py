@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from schemas.errors import GleanerError
+from schemas.command_line import empty_argument, printable
+from schemas.errors import GleanerError, UsageError
 from worker.cli.bench import bench
 from worker.cli.check import check
 from worker.cli.start import start
@@ -45,9 +46,11 @@ app.command(epilog="Example: worker bench sample.jsonl --schema papers --json be
 def main() -> None:
     """The console script: an error that a user can mend is one line and an exit code."""
     try:
+        if empty := empty_argument(sys.argv[1:]):
+            raise UsageError(empty)
         app()
     except GleanerError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(printable(f"error: {error}", lines=True), file=sys.stderr)
         sys.exit(error.exit_code)
 
 
