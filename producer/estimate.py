@@ -89,7 +89,9 @@ def history_of(connection: Connection, model: str, label_spec_id: int | None) ->
                 output_tokens=rows["output_tokens"],
                 output_spread=rows["output_spread"] / sqrt(rows["rows"]),
                 cached_share=rows["cached_tokens"] / rows["prompt_tokens"],
-                chars_a_token=queries.chars_a_token(connection, job_id=job["id"], batch=ROWS),
+                chars_a_token=queries.chars_a_token(
+                    connection, job_id=job["id"], batch=ROWS, template_tokens=TEMPLATE_TOKENS
+                ),
                 output_tokens_per_s=job["total"] * rows["output_tokens"] / job["running_s"] / rows["workers"],
                 same_spec=job["label_spec_id"] == label_spec_id,
             )

@@ -87,20 +87,22 @@ def open_corpus(
     text: str | None,
     template: str,
     name: str | None = None,
-    grouped: bool = False,
+    group_by: list[str] | None = None,
 ) -> OpenCorpus:
     """Find a corpus, tell its format, choose its fields.
 
     :param template: of the prompt; records must have the fields that it names.
-    :param grouped: whether the user says what to group documents by.
+    :param group_by: fields that documents are grouped by; if there is none, those are named for which it would pay.
     :raises UsageError: for what can't be read, and fields that are not there or not obvious.
     """
     if text is not None and text_fields:
         raise UsageError("--text and --text-field say the same thing: give one")
     reader = open_reader(sources, settings, options, progress)
     parts = None if text is None else unescaped(text)
-    mapping, guesses = choose_fields(reader, id_field, text_fields or (), parts, template_fields(template))
-    hint = None if grouped else grouping_hint(reader, template)
+    mapping, guesses = choose_fields(
+        reader, id_field, text_fields or (), parts, template_fields(template), group_by or ()
+    )
+    hint = None if group_by else grouping_hint(reader, template)
     notes = (*reader.notes, *guesses, *([hint] if hint else []))
     return OpenCorpus(reader, mapping, name or corpus_name(sources[0]), notes)
 

@@ -157,7 +157,7 @@ def enqueue(
                 text=text,
                 template=spec.template,
                 name=name,
-                grouped=bool(group_by),
+                group_by=group_by,
             )
             loaded = load_corpus(connection, opened.reader, opened.mapping, opened.name, settings, progress, rules)
             if loaded.nothing_new:

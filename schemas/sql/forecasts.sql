@@ -22,9 +22,11 @@ FROM (
     ORDER BY ordinal LIMIT :batch
 ) AS label;
 
--- name: chars_a_token(job_id, batch)$
--- Characters of documents and system prompt for each token of the prompts, of some rows of a job.
-SELECT sum(length(document.text) + length(spec.system_prompt))::double precision / greatest(sum(label.prompt_tokens), 1)
+-- name: chars_a_token(job_id, batch, template_tokens)$
+-- Characters of documents and system prompt for each token of the prompts but those of the chat template, of some rows of
+-- a job.
+SELECT sum(length(document.text) + length(spec.system_prompt))::double precision
+    / greatest(sum(label.prompt_tokens - :template_tokens), 1)
 FROM (
     SELECT ordinal, prompt_tokens FROM gleaner.labels
     WHERE job_id = :job_id AND outcome = 'ok' AND prompt_tokens > 0 AND parts = 1

@@ -404,3 +404,22 @@ def test_names_and_documents_can_not_steer_a_terminal(
         assert "owned" in printed or call[0] == "estimate", call
         assert printable(printed, lines=True) == printed, call
     assert "\nJob 7 done" not in call_cli("status", "2").stdout
+
+
+def test_what_to_group_by_is_said_where_it_pays_and_has_to_be_there(call_cli: Callable, write_corpus: Callable) -> None:
+    rules = [f"Rule {n}: {'as everybody knows ' * 6}" for n in range(4)]
+    path = write_corpus([{"id": n, "rules": rules[n % 4], "text": "t"} for n in range(40)])
+    call = [path, "--schema", "papers", "--template", "{rules} {text}"]
+    said = "prompts begin with 'rules', in 4 ways among the first 40 records: `--group-by rules` of enqueue"
+    assert said in call_cli("preview", *call).stdout
+    assert said in call_cli("enqueue", *call).stdout
+    assert "prompts begin with" not in call_cli("enqueue", *call, "--group-by", "rules").stdout
+    done = call_cli("enqueue", *call, "--group-by", "rule")
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: --group-by: no record has a field 'rule'. Did you mean 'rules'?")
+
+
+def test_an_encoding_whose_name_is_no_text_is_refused(call_cli: Callable, write_corpus: Callable) -> None:
+    done = call_cli("preview", write_corpus([{"text": "t"}]), "--schema", "papers", "--encoding", "a\udcff")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "is no encoding" in done.stderr
