@@ -24,6 +24,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from ops.demo_report import print_report
+from ops.service import Service
 from ops.stack import Engine, Stack, StackError
 from schemas.env_files import ENV_FILES
 from schemas.errors import GleanerError
@@ -33,6 +34,8 @@ from schemas.settings import load_settings
 INTERRUPTED = 130
 #: Seconds that `producer watch` gets to put the terminal back in order.
 WATCH_STOP_S = 2.0
+#: Seconds between two looks at whether the demo's worker has been given up, or its watch has ended.
+WATCH_LOOK_S = 0.1
 #: Small, so that the demo's few documents are several chunks and its progress moves.
 DEMO_CHUNK_SIZE = 16
 DEMO_CORPUS = Path(__file__).parent / "demo" / "corpus.jsonl"
@@ -211,15 +214,15 @@ def down(
 def status(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, part by part.")] = False,
 ) -> None:
-    """Show which parts run. Exits 1 when one does not.
+    """Show which parts run, and what those said last that ended by themselves. Exits 1 when one does not run.
 
     Example: python -m ops.local status --json
     """
     stack = _open_stack()
+    processes = {part.name: part.process if isinstance(part, Service) else part for part in stack.parts}
     parts = {
-        part.name: {"running": part.running(), "pid": process.pid, "log": str(process.log_file)}
-        for part in stack.parts
-        for process in [part if not hasattr(part, "process") else part.process]
+        name: {"running": process.running(), "pid": process.pid, "log": str(process.log_file)}
+        for name, process in processes.items()
     }
     if as_json:
         print(json.dumps(parts))
@@ -228,7 +231,11 @@ def status(
         for name, part in parts.items():
             table.add_row(name, "running" if part["running"] else "stopped", str(part["pid"] or ""), str(part["log"]))
         console.print(table)
-    raise typer.Exit(0 if stack.running() else 1)
+        for name, process in processes.items():
+            if process.ended_by_itself():
+                said = f"{name} ended by itself. End of {process.log_file}:\n{process.log_tail()}"
+                console.print(said, markup=False, soft_wrap=True)
+    raise typer.Exit(0 if all(process.running() for process in processes.values()) else 1)
 
 
 @app.command()
@@ -310,7 +317,9 @@ def _watch(stack: Stack, job: int) -> None:
     command = stack.producer_command("watch", str(job))
     with subprocess.Popen(command, env=stack.process_environment()) as watch:
         try:
-            code = watch.wait()
+            while (code := watch.poll()) is None:
+                # One that was given up labels nothing any more.
+                stack.require(stack.worker, WATCH_LOOK_S)
         except BaseException:
             watch.terminate()
             try:

@@ -145,6 +145,27 @@ def _group_alive(pid: int) -> bool:
     return True
 
 
+def end_session() -> None:
+    """Wait a moment for what else is left in the session that this process leads, then SIGKILL it.
+
+    Without ``/proc``, where it can't be told, nothing happens.
+
+    :raises ProcessError: something survived SIGKILL for ``KILL_TIMEOUT_S``.
+    """
+    leader = _read_entry(os.getpid())
+    if leader is None or leader.session != leader.pid:
+        return
+    identity = _Identity(leader.pid, leader.start_time, _boot_id())
+    kill_from = time.monotonic() + STRAGGLER_TIMEOUT_S
+    while others := [entry for entry in _family(identity) if entry.pid != leader.pid]:
+        if time.monotonic() > kill_from + KILL_TIMEOUT_S:
+            raise ProcessError(f"pid {', '.join(str(entry.pid) for entry in others)} survives SIGKILL")
+        if time.monotonic() > kill_from:
+            for entry in others:
+                _signal_entry(entry, signal.SIGKILL)
+        time.sleep(POLL_S)
+
+
 @contextmanager
 def _signals_deferred() -> Iterator[None]:
     """Hold signals that stop us back (main thread only), so that no process is started without its pid
@@ -174,12 +195,14 @@ class SupervisedProcess:
     :param name: what messages call it.
     :param pid_file: written by :meth:`start`, removed by :meth:`stop`; its folder must exist.
     :param log_file: where stdout and stderr are appended; its folder must exist.
+    :param stop_timeout_s: seconds between the stop signal and SIGKILL.
     """
 
-    def __init__(self, name: str, *, pid_file: Path, log_file: Path) -> None:
+    def __init__(self, name: str, *, pid_file: Path, log_file: Path, stop_timeout_s: float = STOP_TIMEOUT_S) -> None:
         self.name = name
         self.pid_file = pid_file
         self.log_file = log_file
+        self._stop_timeout_s = stop_timeout_s
         self._child: subprocess.Popen[bytes] | None = None
         self._log_start = 0
 
@@ -246,6 +269,10 @@ class SupervisedProcess:
             return False
         return entry.alive and entry.start_time == identity.start_time
 
+    def ended_by_itself(self) -> bool:
+        """Whether it was started and has ended without :meth:`stop` or :meth:`kill`."""
+        return self._identity() is not None and not self.running()
+
     def wait(self, timeout_s: float) -> bool:
         """Wait until the process has ended; False when it still runs after ``timeout_s`` seconds."""
         if self._child is not None:
@@ -261,10 +288,10 @@ class SupervisedProcess:
             time.sleep(POLL_S)
         return True
 
-    def stop(self, timeout_s: float = STOP_TIMEOUT_S, *, stop_signal: signal.Signals = signal.SIGTERM) -> None:
+    def stop(self, timeout_s: float | None = None, *, stop_signal: signal.Signals = signal.SIGTERM) -> None:
         """Signal the process, wait, then SIGKILL what is left of it and of all it started. Safe to repeat.
 
-        :param timeout_s: seconds between the signal and SIGKILL.
+        :param timeout_s: instead of its own.
         :raises ProcessError: something survived SIGKILL for ``KILL_TIMEOUT_S``.
         """
         identity = self._identity()
@@ -274,12 +301,14 @@ class SupervisedProcess:
         family = _family(identity)
         straggler_timeout_s = STRAGGLER_TIMEOUT_S
         if self.running():
+            # Once, and it alone: two tell a worker not to take its time.
             if identity.start_time is None:
                 os.kill(identity.pid, stop_signal)
-            for entry in family:
-                if entry.pid == identity.pid:
-                    _signal_entry(entry, stop_signal)
-            if not self.wait(timeout_s):
+            else:
+                for entry in family:
+                    if entry.pid == identity.pid:
+                        _signal_entry(entry, stop_signal)
+            if not self.wait(self._stop_timeout_s if timeout_s is None else timeout_s):
                 straggler_timeout_s = 0.0
         if not self._gone(identity, family, straggler_timeout_s):
             self._kill(identity, family)

@@ -10,14 +10,11 @@
 ==================  =================================================================================
 """
 
-import base64
 import fcntl
-import http.client
 import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from enum import StrEnum
@@ -28,7 +25,7 @@ from kombu.exceptions import OperationalError
 from pydantic import SecretStr
 from redis.exceptions import RedisError
 
-from ops import demo_model
+from ops import demo_model, flower
 from ops.processes import SupervisedProcess
 from ops.service import HOST, Service, free_port, new_password, port_free, write_secret
 from ops.services import Postgres, Valkey
@@ -43,12 +40,6 @@ WORKER_TIMEOUT_S = 1800.0
 PING_TIMEOUT_S = 1.0
 #: Seconds between two pings, in which the worker's end is noticed.
 WORKER_POLL_S = 0.2
-#: Seconds until Flower must answer: it imports for two, more while an engine loads beside it.
-FLOWER_TIMEOUT_S = 60.0
-#: Seconds between two looks at Flower's port.
-FLOWER_POLL_S = 0.2
-#: Seconds that Flower may take for an answer. Whoever else listens on its port counts as silent.
-FLOWER_ANSWER_S = 2.0
 #: Starts of Flower, each on another port: only a second stack that starts in the same seconds takes one.
 FLOWER_TRIES = 3
 #: Seconds the worker gets to write finished rows and give its chunks back. Beyond them its leases run out
@@ -56,18 +47,6 @@ FLOWER_TRIES = 3
 WORKER_STOP_S = 10.0
 #: Seconds for the reconciler to end its pass, of which all or nothing of each step is kept.
 RECONCILER_STOP_S = 5.0
-#: Seconds for Flower, which has nothing to save; at its end it waits for threads that wait for workers.
-FLOWER_STOP_S = 1.0
-#: Flower's usual port, which its documentation names; another is drawn where it is taken.
-FLOWER_PORT = 5555
-FLOWER_USER = "gleaner"
-#: Chunks that Flower remembers: 20,000 take about 100 MB.
-FLOWER_MAX_TASKS = 20_000
-#: Seconds after which a worker that is gone leaves Flower's list: a restart is over by then.
-FLOWER_PURGE_S = 600
-#: Milliseconds that Flower waits for a worker's description; its second is short for one that loads an
-#: engine.
-FLOWER_INSPECT_TIMEOUT_MS = 10_000
 
 
 class Engine(StrEnum):
@@ -97,9 +76,9 @@ class Stack:
         self.logs.mkdir(exist_ok=True)
         self.postgres = Postgres(self.folder / "postgres", log_file=self.logs / "postgres.log")
         self.valkey = Valkey(self.folder / "valkey", log_file=self.logs / "valkey.log")
-        self.worker = self._process("worker")
-        self.reconciler = self._process("reconciler")
-        self.flower = self._process("flower")
+        self.worker = SupervisedProcess("worker", **self._files("worker"), stop_timeout_s=WORKER_STOP_S)
+        self.reconciler = SupervisedProcess("reconciler", **self._files("reconciler"), stop_timeout_s=RECONCILER_STOP_S)
+        self.flower = flower.Flower(**self._files("flower"))
         self.env_file = self.folder / "local.env"
         #: Why Flower doesn't run though the rest does; set by :meth:`start_processes`.
         self.flower_problem: str | None = None
@@ -175,9 +154,9 @@ class Stack:
         if new != old:
             # They were given addresses or a model that hold no more. Only Flower has a use for its port.
             if new != old | {"GLEANER_FLOWER_PORT": new["GLEANER_FLOWER_PORT"]}:
-                self.worker.stop(WORKER_STOP_S)
-                self.reconciler.stop(RECONCILER_STOP_S)
-            self.flower.stop(FLOWER_STOP_S)
+                self.worker.stop()
+                self.reconciler.stop()
+            self.flower.stop()
             self._write_settings(new)
         report("creating the tables")
         self.run_producer("db", "upgrade")
@@ -188,24 +167,36 @@ class Stack:
             return
         if not self.worker.running():
             self._started.append(self.worker)
-            self.worker.start([sys.executable, "-m", "worker", "start"], env=self.process_environment())
+            self._start_supervised(self.worker, [sys.executable, "-m", "worker", "start"])
         if not self.reconciler.running():
             self._started.append(self.reconciler)
-            self.reconciler.start(self.producer_command("reconcile"), env=self.process_environment())
+            self._start_supervised(self.reconciler, self.producer_command("reconcile"))
         if not self.flower.running():
             self._started.append(self.flower)
-            self._start_flower()
+            self.flower.launch(self.process_environment())
         self._wait_for_worker(engine, report)
-        self._require(self.reconciler)
+        self.require(self.reconciler)
         self._wait_for_flower(report)
+
+    def require(self, process: SupervisedProcess, wait_s: float = 0) -> None:
+        """Wait a moment for a part's process to end.
+
+        :raises StackError: it has ended; the message holds the end of its log.
+        """
+        if process.wait(wait_s):
+            code = "" if process.exit_code is None else f" (exit code {process.exit_code})"
+            raise StackError(f"the {process.name} ended{code}. End of {process.log_file}:\n{process.log_tail()}")
 
     def stop(self) -> None:
         """Stop all parts, whoever started them; nothing of them is left running. Safe to repeat."""
-        self._stop(self.parts)
+        for part in self.parts:
+            part.stop()
 
     def stop_started(self) -> None:
         """Stop what this object started, and only that."""
-        self._stop([part for part in self.parts if part in self._started])
+        for part in self.parts:
+            if part in self._started:
+                part.stop()
         self._started.clear()
 
     def kill_started(self) -> None:
@@ -246,13 +237,14 @@ class Stack:
 
     def process_environment(self) -> dict[str, str]:
         """The environment of what runs on this stack: this process's, with ``local.env`` winning over it."""
-        # FLOWER_* options of the user's own would be taken by our Flower: FLOWER_UNAUTHENTICATED_API opens
-        # it.
-        own = {key: value for key, value in os.environ.items() if not key.startswith("FLOWER_")}
-        return own | self.environment
+        return {**os.environ, **self.environment}
 
-    def _process(self, name: str) -> SupervisedProcess:
-        return SupervisedProcess(name, pid_file=self.folder / f"{name}.pid", log_file=self.logs / f"{name}.log")
+    def _start_supervised(self, process: SupervisedProcess, command: list[str]) -> None:
+        """Start a process under one that starts it again when it dies: see :mod:`ops.supervisor`."""
+        process.start([sys.executable, "-m", "ops.supervisor", *command], env=self.process_environment())
+
+    def _files(self, name: str) -> dict[str, Path]:
+        return {"pid_file": self.folder / f"{name}.pid", "log_file": self.logs / f"{name}.log"}
 
     def _model(self, engine: Engine, report: Callable[[str], None]) -> dict[str, str]:
         if engine is Engine.STUB:
@@ -279,7 +271,7 @@ class Stack:
         }
 
     def _settings(self, old: dict[str, str]) -> dict[str, str]:
-        port = old.get("GLEANER_FLOWER_PORT", str(FLOWER_PORT))
+        port = old.get("GLEANER_FLOWER_PORT", str(flower.PORT))
         if not self.flower.running() and not port_free(int(port)):
             port = str(free_port())
         return {
@@ -287,25 +279,12 @@ class Stack:
             "GLEANER_BROKER_URL": self.valkey.url,
             "GLEANER_ANALYST_URL": self.postgres.analyst_url,
             "GLEANER_FLOWER_PORT": port,
-            "GLEANER_FLOWER_USER": FLOWER_USER,
+            "GLEANER_FLOWER_USER": flower.USER,
             "GLEANER_FLOWER_PASSWORD": old.get("GLEANER_FLOWER_PASSWORD") or new_password(),
         }
 
     def _write_settings(self, settings: dict[str, str]) -> None:
         write_secret(self.env_file, "".join(f"{key}={_quoted(value)}\n" for key, value in settings.items()))
-
-    def _start_flower(self) -> None:
-        environment = self.process_environment()
-        flower = {
-            "FLOWER_ADDRESS": HOST,
-            "FLOWER_PORT": environment["GLEANER_FLOWER_PORT"],
-            "FLOWER_BASIC_AUTH": f"{FLOWER_USER}:{environment['GLEANER_FLOWER_PASSWORD']}",
-            "FLOWER_MAX_TASKS": str(FLOWER_MAX_TASKS),
-            "FLOWER_PURGE_OFFLINE_WORKERS": str(FLOWER_PURGE_S),
-            "FLOWER_INSPECT_TIMEOUT": str(FLOWER_INSPECT_TIMEOUT_MS),
-        }
-        command = [sys.executable, "-m", "celery", "-A", "schemas.queue:app", "flower"]
-        self.flower.start(command, env=environment | flower)
 
     def _wait_for_worker(self, engine: Engine, report: Callable[[str], None]) -> None:
         hint = ", about 40 s on a CPU" if engine is Engine.VLLM else ""
@@ -323,7 +302,7 @@ class Stack:
                 with suppress(OperationalError, RedisError, OSError):
                     if app.control.ping(timeout=PING_TIMEOUT_S):
                         return
-                self._require(self.worker, WORKER_POLL_S)
+                self.require(self.worker, WORKER_POLL_S)
                 waited_s += PING_TIMEOUT_S
         raise StackError(f"the worker did not answer in {WORKER_TIMEOUT_S:.0f} s: see {self.worker.log_file}")
 
@@ -331,60 +310,16 @@ class Stack:
         """Wait until Flower answers; where another took its port meanwhile, start it on the next."""
         report("starting Flower")
         for left in reversed(range(FLOWER_TRIES)):
-            if self._flower_came_up():
+            if self.flower.came_up(self.environment):
                 self.flower_problem = None
                 return
             if self.flower.running() or not left:
                 break
-            self.flower.stop(FLOWER_STOP_S)
+            self.flower.stop()
             self._write_settings(self.environment | {"GLEANER_FLOWER_PORT": str(free_port())})
-            self._start_flower()
-        self.flower.stop(FLOWER_STOP_S)
+            self.flower.launch(self.process_environment())
+        self.flower.stop()
         self.flower_problem = f"could not be started, unlike the rest: see {self.flower.log_file}"
-
-    def _flower_came_up(self) -> bool:
-        """Wait until Flower answers; False when it ended, or is silent for too long."""
-        deadline = time.monotonic() + FLOWER_TIMEOUT_S
-        while time.monotonic() < deadline:
-            if self._flower_answers():
-                return True
-            if self.flower.wait(FLOWER_POLL_S):
-                return False
-        return False
-
-    def _flower_answers(self) -> bool:
-        """Whether a Flower that takes our password listens: another stack's has another."""
-        environment = self.environment
-        login = f"{FLOWER_USER}:{environment['GLEANER_FLOWER_PASSWORD']}"
-        connection = http.client.HTTPConnection(HOST, int(environment["GLEANER_FLOWER_PORT"]), timeout=FLOWER_ANSWER_S)
-        try:
-            connection.request(
-                "GET", "/", headers={"Authorization": f"Basic {base64.b64encode(login.encode()).decode()}"}
-            )
-            return connection.getresponse().status < http.HTTPStatus.BAD_REQUEST
-        except (OSError, http.client.HTTPException):
-            return False
-        finally:
-            connection.close()
-
-    def _require(self, process: SupervisedProcess, wait_s: float = 0) -> None:
-        """Wait a moment for a process to end, and say so with its log if it has."""
-        if process.wait(wait_s):
-            raise StackError(
-                f"the {process.name} ended while starting (exit code {process.exit_code}). "
-                f"End of {process.log_file}:\n{process.log_tail()}"
-            )
-
-    def _stop(self, parts: list[Service | SupervisedProcess]) -> None:
-        for part in parts:
-            if part is self.worker:
-                self.worker.stop(WORKER_STOP_S)
-            elif part is self.reconciler:
-                self.reconciler.stop(RECONCILER_STOP_S)
-            elif part is self.flower:
-                self.flower.stop(FLOWER_STOP_S)
-            else:
-                part.stop()
 
 
 def _quoted(value: str) -> str:

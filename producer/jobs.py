@@ -1,17 +1,14 @@
 """Label specs frozen, jobs created, and both found again when the same is asked for twice."""
 
-import getpass
-import os
-import socket
 from dataclasses import dataclass
 
 from psycopg.types.json import Json, Jsonb
 
 from producer.chunking import cut_chunks
 from producer.loader import Corpus
+from producer.submitter import submitter
 from schemas.database import Connection, queries
 from schemas.errors import UsageError
-from schemas.jsontext import make_storable
 from schemas.label_spec import LabelSpec
 from schemas.settings import Settings
 from schemas.views import create_views, view_name
@@ -92,12 +89,3 @@ def create_job(
             return Job(job_id, created=True)
     # Another producer's insert may have come between the two: it has committed by now.
     return Job(job_id or queries.job_of(connection, **key), created=False)
-
-
-def submitter() -> str:
-    """Who runs this, for people: ``user@host``."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a container may run under a number that has no name
-        user = f"uid {os.getuid()}"
-    return make_storable(f"{user}@{socket.gethostname()}")

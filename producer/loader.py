@@ -269,6 +269,7 @@ class _Load:
     def _copy_documents(self, table: sql.Identifier, corpus_id: int, rejects: _Rejects, duplicates: Duplicates) -> int:
         drawn = self._drawn()
         selection, mapping, max_chars = self._selection, self._mapping, self._max_chars
+        every = drawn is None and not selection.where
         shift, here = None, ""
         documents = 0
         statement = _COPY_DOCUMENTS.format(table=table, columns=_COLUMNS)
@@ -285,17 +286,22 @@ class _Load:
                 made = content if isinstance(content, Reject) else read_record(content, mapping, max_chars)
                 if isinstance(made, Reject):
                     rejects.add(position, line, source, made)
-                elif (drawn is not None and position not in drawn) or not selection.matches(content):  # type: ignore[arg-type]
+                elif not every and not self._selects(position, content, drawn):  # type: ignore[arg-type]
                     self._unselected += 1
                 else:
                     external_id, text, meta, content_hash, flags, original = made
                     listed = "{" + ",".join(flags) + "}" if flags else "{}"
-                    write((corpus_id, position, external_id, text, meta, content_hash, listed, original))
+                    # As text: psycopg has libpq escape bytes, which takes almost half the time of a row.
+                    digest = "\\x" + content_hash.hex()
+                    write((corpus_id, position, external_id, text, meta, digest, listed, original))
                     note(external_id)
                     documents += 1
                     if documents == selection.limit:
                         break
         return documents
+
+    def _selects(self, position: int, record: dict[str, Any], drawn: frozenset[int] | None) -> bool:
+        return (drawn is None or position in drawn) and self._selection.matches(record)
 
     def _read(self, stage: str) -> Iterator[Record]:
         size = self._reader.size

@@ -164,8 +164,8 @@ class Reconciler:
             self._tell(Act(Decision.FAILED, f"{what}: {_first_line(error)}", **about))
 
     def _take_over(self, connection: Connection) -> None:
-        attempts = self._settings.chunk_attempts
-        while taken := list(queries.take_over_expired(connection, chunk_attempts=attempts, batch=BATCH)):
+        limit = self._settings.chunk_max_failures
+        while taken := list(queries.take_over_expired(connection, max_failures=limit, batch=BATCH)):
             for chunk in taken:
                 decision = Decision.QUARANTINED if chunk["state"] == "quarantined" else Decision.TAKEN_OVER
                 reason = f"the lease of {chunk['lease_owner']} ran out (failure {chunk['failures']})"

@@ -7,8 +7,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from schemas.engine_settings import LONGEST_CONTEXT
 from schemas.jsontext import parse_json
-from schemas.settings import LONGEST_CONTEXT, Settings
+from schemas.settings import Settings
 
 #: Characters of a token where nothing was measured: English has about four, Chinese between one and two.
 CHARS_A_TOKEN = 4.0

@@ -18,14 +18,13 @@ from producer.progress import silent
 from producer.publish import publish_waiting
 from producer.readers import open_reader
 from producer.records import FieldMapping
-from producer.serving import served_now
 from producer.watching import Watcher
 from schemas.closing import close_job
 from schemas.database import connect, queries, require_migrated
 from schemas.env_files import ENV_PREFIX
 from schemas.errors import GleanerError
 from schemas.label_spec import LabelSpec
-from schemas.queue import create_app, require_broker
+from schemas.queue import consumed_queues, create_app, queue_name, require_broker
 from schemas.settings import Settings
 
 #: Name of the corpus and of a worker that is started for it.
@@ -65,7 +64,7 @@ def try_labels(
         close_job(connection, job.id)
         state = queries.job_by_id(connection, job_id=job.id)["state"]
         if state != "done":
-            if served_now(broker, model):
+            if queue_name(model) in (consumed_queues(broker) or ()):
                 tell(f"labelling with a running worker (job {job.id}) ...")
                 worker = None
             else:

@@ -1,36 +1,53 @@
-"""Connections to Postgres and the named statements of ``schemas/sql``."""
+"""A connection to Postgres and the named statements of ``schemas/sql``."""
 
-from importlib.resources import files
+import re
+from pathlib import Path
 from typing import Any
 
 import aiosql
 import psycopg
 from psycopg.rows import DictRow, dict_row
 from psycopg.types.json import set_json_dumps
-from psycopg_pool import ConnectionPool, PoolTimeout
 
 from schemas.errors import DatabaseNotMigrated, DatabaseUnavailable
 from schemas.jsontext import dump_json
 from schemas.settings import Settings
 
 Connection = psycopg.Connection[DictRow]
-Pool = ConnectionPool[Connection]
 
 #: The revision of migrations/ that this version needs. Here, so that commands need not load Alembic to compare it.
 REVISION = "0003"
 
-#: Every statement by its name, as a function of a connection and keyword parameters.
-queries: Any = aiosql.from_path(str(files("schemas") / "sql"), "psycopg", encoding="utf-8")
+
+class Statements:
+    """Every statement of a folder by its name, as a function of a connection and keyword parameters.
+
+    aiosql makes the function when it is first asked for: a command uses few, and to make all takes 15 ms.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        text = "\n".join(file.read_text(encoding="utf-8") for file in sorted(folder.glob("*.sql")))
+        self.texts = {match[1]: match[0] for match in re.finditer(r"(?ms)^-- name: (\w+).*?(?=^-- name: |\Z)", text)}
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in self.texts:
+            raise AttributeError(f"no statement {name!r}")
+        function = getattr(aiosql.from_str(self.texts[name], "psycopg"), name)
+        setattr(self, name, function)
+        return function
+
+
+queries = Statements(Path(__file__).with_name("sql"))
 
 #: Dumps never let NaN or Infinity through: Postgres would refuse the whole batch.
 set_json_dumps(dump_json)
 
 
-#: Seconds to wait for a connection of a pool, and for which a pool tries to renew one.
-POOL_WAIT_S = 5.0
+def connection_options(settings: Settings, application: str) -> dict[str, Any]:
+    """How every connection is opened, but for its address.
 
-
-def _connect_kwargs(settings: Settings, application: str) -> dict[str, Any]:
+    :param application: the name under which Postgres lists it.
+    """
     return {
         "autocommit": True,
         "row_factory": dict_row,
@@ -48,7 +65,9 @@ def _connect_kwargs(settings: Settings, application: str) -> dict[str, Any]:
         # A client that was killed must not leave its statement running, with the locks that it holds.
         " -c client_connection_check_interval=10000"
         # The same from the server's side: a host that is gone must not keep the reconciler's lock for two hours.
-        " -c tcp_keepalives_idle=10 -c tcp_keepalives_interval=5 -c tcp_keepalives_count=3",
+        " -c tcp_keepalives_idle=10 -c tcp_keepalives_interval=5 -c tcp_keepalives_count=3"
+        # Postgres guesses that arrays in jsonb are long, and compiles for longer than our statements take.
+        " -c jit=off",
     }
 
 
@@ -75,42 +94,9 @@ def connect(settings: Settings, application: str) -> Connection:
     :raises DatabaseUnavailable: when there is no server, no database or no right.
     """
     try:
-        return psycopg.connect(settings.database_url.get_secret_value(), **_connect_kwargs(settings, application))
+        return psycopg.connect(settings.database_url.get_secret_value(), **connection_options(settings, application))
     except psycopg.Error as error:
         raise unavailable(settings, error) from None
-
-
-def _check(connection: Connection) -> None:
-    """Keep a pool from lending a connection that is broken, or that leads to a server which became a standby."""
-    ConnectionPool.check_connection(connection)
-    if connection.info.parameter_status("in_hot_standby") == "on":
-        raise psycopg.OperationalError("the server is a standby now: another took over")
-
-
-def open_pool(settings: Settings, application: str, size: int) -> Pool:
-    """Open a pool of ``size`` autocommit connections, each checked when it is borrowed.
-
-    :raises DatabaseUnavailable: when no connection comes within the connect timeout.
-    """
-    connect(settings, application).close()  # says why; a pool only says that it waited
-    pool: Pool = ConnectionPool(
-        settings.database_url.get_secret_value(),
-        min_size=1,
-        max_size=size,
-        kwargs=_connect_kwargs(settings, application),
-        # Short, both: a pool that can't connect doubles its pauses up to the second, and who waits for a connection
-        # longer than that is not served by a new try. So the server's return is noticed within seconds.
-        timeout=POOL_WAIT_S,
-        reconnect_timeout=POOL_WAIT_S,
-        check=_check,
-        open=False,
-    )
-    try:
-        pool.open(wait=True, timeout=settings.database_connect_timeout_s)
-    except PoolTimeout as error:
-        pool.close()
-        raise unavailable(settings, error) from None
-    return pool
 
 
 def database_revision(connection: Connection) -> str | None:

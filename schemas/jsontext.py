@@ -72,11 +72,11 @@ def parse_record(text: str) -> Any:
     """Parse one record of a corpus, as :func:`parse_json` and quicker; an object with two values for one key raises
     ``ValueError`` too, since nobody can say which is meant."""
     try:
-        # What `decode` does, without looking for white space around; most records have none, and hold no other object.
+        # What `decode` does, without looking for white space around: most records have none.
         value, end = _scan_record(text, 0)
     except (StopIteration, RecursionError):
         return _parsed(text, _RECORD_DECODER)
-    if end == len(text) and "[" not in text and text.find("{", 1) < 0:
+    if end == len(text) and not _may_nest_over(text, MAX_NESTING):
         return value
     return _parsed(text, _RECORD_DECODER) if text[end:].strip(_WHITE_SPACE) else _bounded(value)
 
@@ -92,6 +92,11 @@ def _bounded(value: Any) -> Any:
     if nested_over(value, MAX_NESTING):
         raise ValueError(f"nested too deeply: over {MAX_NESTING} levels")
     return value
+
+
+def _may_nest_over(text: str, levels: int) -> bool:
+    """Whether a JSON text may be nested deeper: it can't be with so few brackets, and to count them is quick."""
+    return ("[" in text or text.find("{", 1) > 0) and text.count("[") + text.count("{") > levels
 
 
 def nested_over(value: Any, levels: int) -> bool:

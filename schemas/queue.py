@@ -8,8 +8,9 @@ from urllib.parse import urlsplit
 
 from celery import Celery
 from kombu import Queue
-from kombu.exceptions import OperationalError
+from kombu.exceptions import KombuError, OperationalError
 from pydantic import BaseModel, ConfigDict, Field
+from redis.exceptions import RedisError
 
 from schemas.errors import BrokerUnavailable
 from schemas.settings import Settings, load_settings
@@ -18,6 +19,8 @@ LABEL_CHUNK = "gleaner.label_chunk"
 
 #: Messages a batch to the broker: kombu's pipeline gains nothing beyond a few hundred.
 PUBLISH_BATCH = 500
+#: Seconds to wait for workers to say which queues they take from. They answer in milliseconds.
+INSPECT_S = 1.0
 
 
 class ChunkMessage(BaseModel):
@@ -128,6 +131,15 @@ def queued_messages(app: Celery, model: str) -> int:
     with app.connection_for_write() as connection:
         count: int = connection.default_channel.client.llen(queue_name(model))
     return count
+
+
+def consumed_queues(app: Celery) -> set[str] | None:
+    """The queues that live workers take from; None when the broker does not say. Takes a second."""
+    try:
+        answers = app.control.inspect(timeout=INSPECT_S).active_queues() or {}
+    except (KombuError, OperationalError, RedisError, OSError):
+        return None
+    return {queue["name"] for queues in answers.values() for queue in queues}
 
 
 def publish(app: Celery, model: str, messages: Iterable[ChunkMessage]) -> None:

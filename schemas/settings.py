@@ -6,43 +6,24 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import urlsplit
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
-from pydantic import Field, SecretStr, ValidationError, field_validator
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
-from pydantic_settings import SettingsError as NotJson
+from pydantic import ConfigDict, Field, SecretStr, ValidationError, field_validator
 
-from schemas.env_files import ENV_FILES, ENV_PREFIX, SettingsError, given_variables
-
-#: Kinds of node that the engine has defaults for: see ``worker.engine.profiles``.
-EngineProfile = Literal["h200", "h100", "a100-80g", "a100-40g", "dgx-spark", "cpu", "default"]
-#: Tokens of prompt and output together, by profile, where the model allows more and no setting says less.
-LONGEST_CONTEXT: dict[EngineProfile, int] = {
-    # One sequence of a model with 128k tokens of context would ask for all that 40 GB leave beside the weights, and
-    # vLLM refuses to start if it is more.
-    "a100-40g": 32768,
-    # A prompt of 131,072 tokens has reset the machine (NVIDIA/dgx-spark-playbooks#97). Longer documents go by the job's
-    # over-long policy.
-    "dgx-spark": 16384,
-    # A small model on a CPU: enough for an abstract, and a prompt stays under a second.
-    "cpu": 4096,
-}
+from schemas.engine_settings import EngineSettings
+from schemas.env_files import ENV_PREFIX, Given, SettingsError, given_variables
 
 
-class Settings(BaseSettings):
-    """Everything that can be set, with unit, default and the reason for the default."""
+class Settings(EngineSettings):
+    """Everything that can be set, with unit, default and the reason for the default.
 
-    model_config = SettingsConfigDict(
-        env_prefix=ENV_PREFIX,
-        env_file=ENV_FILES,
-        env_ignore_empty=True,
-        frozen=True,
-        extra="ignore",
-        allow_inf_nan=False,
-    )
+    Made here it holds what it is given alone; :func:`load_settings` reads the variables.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     # -- services ---------------------------------------------------------------------------------
     database_url: SecretStr = Field(
@@ -138,6 +119,13 @@ class Settings(BaseSettings):
         description="Seconds a chunk stays with its worker without a sign of life. Renewed every third of it; "
         "longer than a pause for garbage collection or a slow commit, short enough for a fast takeover.",
     )
+    page_max_bytes: int = Field(
+        8 * 1024 * 1024,
+        ge=1,
+        description="Bytes of documents that a chunk has in work at once; one document alone may be larger. The whole "
+        "of a chunk of 256, up to 8,000 tokens each; longer ones follow when these are done. A page takes about 230 "
+        "MiB while it is encoded, 1.2 GiB where two documents fill it, in each of GLEANER_WORKER_SLOTS.",
+    )
     write_batch_rows: int = Field(
         128, ge=1, le=10_000, description="Rows a write. Beyond about 100 the round trip no longer counts."
     )
@@ -150,10 +138,10 @@ class Settings(BaseSettings):
         description="Seconds for which a worker tries again when Postgres is in trouble, until it gives the chunk "
         "back. A restart or a failover takes less; a longer outage is waited for without chunks in hand.",
     )
-    row_attempts: int = Field(
+    row_max_tries: int = Field(
         3, ge=1, le=10, description="Tries for one row: a third try rarely mends what two could not."
     )
-    chunk_attempts: int = Field(
+    chunk_max_failures: int = Field(
         3,
         ge=1,
         description="Times a chunk may go wrong, by an error or by the end of its worker or engine, until it is "
@@ -200,130 +188,6 @@ class Settings(BaseSettings):
         30,
         gt=0,
         description="Seconds a worker may take to write finished rows and give chunks back at SIGTERM.",
-    )
-
-    # -- engine -----------------------------------------------------------------------------------
-    engine: Literal["vllm", "openai", "stub"] = Field(
-        "vllm", description="What labels: vllm, openai (any server with an OpenAI-compatible API), or stub (tests)."
-    )
-    engine_profile: EngineProfile = Field(
-        "default",
-        description="A node's set of engine defaults, by its GPU; `cpu` for the CPU build of vLLM. "
-        "A setting of your own wins over it.",
-    )
-    model: str = Field(
-        "smollm2-135m-instruct",
-        min_length=1,
-        max_length=200,
-        pattern=r"^[A-Za-z0-9._/:@+-]+$",
-        description="The model's name: recorded on jobs, and the name of its queue.",
-    )
-    model_path: str | None = Field(
-        None, description="Folder or hub id that the engine loads. Default: the model's name."
-    )
-    model_revision: str | None = Field(None, description="Revision on the hub. Pin it in production.")
-    max_num_seqs: int | None = Field(None, ge=1, description="Sequences a step. Profile's, else 256.")
-    max_num_batched_tokens: int | None = Field(None, ge=1, description="Tokens a step. Profile's, else 8192.")
-    max_model_len: int | None = Field(
-        None, ge=64, description="Tokens of prompt and output together. Profile's, else the model's."
-    )
-    gpu_memory_utilization: float | None = Field(
-        None, gt=0, le=1, description="Share of the GPU's memory. Profile's, else 0.90."
-    )
-    tensor_parallel_size: int = Field(1, ge=1, description="GPUs for one model. More only if it fits no one GPU.")
-    quantization: str | None = Field(
-        None, description="How the weights are quantized, as vLLM names it. Default: what the model says of itself."
-    )
-    kv_cache_dtype: str | None = Field(
-        None,
-        description="Number format of the KV cache, as vLLM names it. Default: the model's own. fp8 holds twice the "
-        "sequences at some loss of accuracy.",
-    )
-    reasoning_parser: str | None = Field(
-        None,
-        description="vLLM's parser for the model's thinking. Needed only if the model thinks, which labelling in bulk "
-        "does not pay for.",
-    )
-    structured_output: Literal["auto", "xgrammar"] = Field(
-        "auto",
-        description="What holds the vllm engine's output to the label schema: auto (the decoder for schemas of its "
-        "subset, which is faster and cuts no row; xgrammar for others) or xgrammar for all.",
-    )
-    trust_remote_code: bool = Field(
-        False, description="Whether a model may bring code that runs on the worker. Only for models that you trust."
-    )
-    allow_known_bad: bool = Field(
-        False,
-        description="Start though engine version, device and settings are a combination known to fail or to label "
-        "wrongly: a warning instead of an error.",
-    )
-    engine_args: dict[str, Any] = Field(
-        default_factory=dict, description="More vLLM engine arguments, as JSON; they win over the profile."
-    )
-    chat_template_kwargs: dict[str, Any] = Field(
-        default_factory=lambda: {"enable_thinking": False},
-        description="For the chat template, as JSON. Thinking is off: bulk labelling pays for every token.",
-    )
-    seed: int = Field(0, ge=0, description="Sampling seed of a row's first try; each further try adds one.")
-    openai_base_url: SecretStr | None = Field(
-        None,
-        description="Address of an OpenAI-compatible server, as http://host:8000/v1. Kept secret, because it may hold "
-        "a password.",
-    )
-    openai_api_key: SecretStr | None = Field(
-        None, description="Key for that server. Without one `none` is sent: servers of one's own mostly ask for no key."
-    )
-    openai_concurrency: int = Field(
-        512,
-        ge=1,
-        le=900,
-        description="Requests at the server at once. Twice the 256 sequences a step of a vLLM server, so that its "
-        "queue never drains; the client keeps 1000 connections at most.",
-    )
-    openai_timeout_s: float = Field(
-        600,
-        gt=0,
-        description="Seconds for one request, its time in the server's queue included: behind 512 others on a slow "
-        "server that is minutes.",
-    )
-    openai_lost_after_s: float = Field(
-        180,
-        gt=0,
-        description="Seconds for which the server may be away, at start and later, until it counts as gone. A vLLM "
-        "server with compiled kernels restarts in 20 to 105 s.",
-    )
-    openai_control_tokens: Literal["reject", "keep"] = Field(
-        "reject",
-        description="A document with text such as <|im_end|>: reject its row, or keep it as it is. Rejected, because "
-        "the server's tokenizer can take such text for the end of a turn, and the document then speaks as the system.",
-    )
-    openai_extra_body: dict[str, Any] = Field(
-        default_factory=dict,
-        description="More fields for the body of each request, as JSON. For what one kind of server wants.",
-    )
-    stub_rows_per_s: float = Field(
-        0,
-        ge=0,
-        description="The stub engine's speed (0: at once). Tests set it to hit a chunk in the middle.",
-    )
-    stub_dies_after_rows: int = Field(
-        0,
-        ge=0,
-        description="Requests after which the stub engine is gone (0: never). Tests set it; a job's canary counts.",
-    )
-
-    stub_hangs_after_rows: int = Field(
-        0,
-        ge=0,
-        description="Requests after which the stub engine answers no more (0: never). Tests set it; canaries count.",
-    )
-    stub_poison: str | None = Field(
-        None,
-        min_length=1,
-        description="Text in a document at which the stub engine dies, see GLEANER_STUB_POISON_KILLS. Tests set it.",
-    )
-    stub_poison_kills: Literal["engine", "process"] = Field(
-        "engine", description="What such a document takes down: the engine, or the whole worker by SIGKILL."
     )
 
     # -- local stack (written by ops.local, read by it and by `producer`) ---------------------------
@@ -381,20 +245,10 @@ class SettingFault:
     message: str
 
 
-class _SoundSettings(Settings):
-    """Settings from what is passed alone."""
-
-    @classmethod
-    def settings_customise_sources(
-        cls, settings_cls: type[BaseSettings], init_settings: PydanticBaseSettingsSource, *_: Any, **__: Any
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        return (init_settings,)
-
-
-def _unknown_names() -> list[SettingFault]:
+def _unknown_names(variables: list[Given]) -> list[SettingFault]:
     known = [name.upper() for name in Settings.model_fields]
     unknown = {}
-    for given in given_variables():
+    for given in variables:
         if given.setting not in Settings.model_fields:
             # Without the prefix, which would make every name look near.
             near = difflib.get_close_matches(given.setting.upper(), known, n=1)
@@ -414,30 +268,29 @@ def problem(error: Any) -> str:
 
 def settings_and_faults() -> tuple[Settings, list[SettingFault]]:
     """The settings with whatever is wrong left at its default, and what is wrong: to be shown, not to work with."""
-    faults = _unknown_names()
-    given = {one.setting: one for one in given_variables() if one.setting in Settings.model_fields and one.value}
+    variables = given_variables()
+    faults = _unknown_names(variables)
+    given = {one.setting: one for one in variables if one.setting in Settings.model_fields and one.value}
     values: dict[str, Any] = {}
     for field, one in given.items():
-        values[field] = one.value
-        if Settings.model_fields[field].annotation == dict[str, Any]:
-            try:
-                values[field] = json.loads(one.value)
-            except ValueError as error:
-                del values[field]
-                faults.append(SettingFault(ENV_PREFIX + field.upper(), one.place, _not_json(field, error)))
+        try:
+            is_json = Settings.model_fields[field].annotation == dict[str, Any]
+            values[field] = json.loads(one.value) if is_json else one.value
+        except ValueError as error:
+            faults.append(_fault(field, one, f"not JSON: {error}"))
     while True:
         try:
-            return _SoundSettings(**values), faults
+            return Settings(**values), faults
         except ValidationError as error:
             for item in error.errors():
                 field = str(item["loc"][0])
-                name = ENV_PREFIX + field.upper()
-                faults.append(SettingFault(name, given[field].place, f"{name}: {problem(item)}"))
+                faults.append(_fault(field, given[field], problem(item)))
                 values.pop(field, None)
 
 
-def _not_json(field: str, cause: BaseException | None) -> str:
-    return f"{ENV_PREFIX}{field.upper()}: not JSON: {cause}"
+def _fault(field: str, given: Given, words: str) -> SettingFault:
+    name = ENV_PREFIX + field.upper()
+    return SettingFault(name, given.place, f"{name}: {words}")
 
 
 @lru_cache(maxsize=1)
@@ -446,16 +299,8 @@ def load_settings() -> Settings:
 
     :raises SettingsError: names each bad or unknown variable and what it takes.
     """
-    unknown = "; ".join(fault.message for fault in _unknown_names())
-    if unknown:
-        raise SettingsError(unknown + ("" if unknown.endswith("?") else ".") + " `producer doctor` lists the settings.")
-    try:
-        return Settings()
-    except NotJson as error:
-        field = next((name for name in Settings.model_fields if f'"{name}"' in str(error)), "")
-        raise SettingsError(_not_json(field, error.__cause__)) from None
-    except ValidationError as error:
-        problems = [
-            f"{ENV_PREFIX}{'.'.join(str(part) for part in e['loc']).upper()}: {problem(e)}" for e in error.errors()
-        ]
-        raise SettingsError("; ".join(problems)) from None
+    settings, faults = settings_and_faults()
+    if faults:
+        wrong = "; ".join(fault.message for fault in faults)
+        raise SettingsError(wrong + ("" if wrong.endswith("?") else ".") + " `producer doctor` lists the settings.")
+    return settings

@@ -286,7 +286,7 @@ class Label(Table, table=True):
     reason_code: str | None = Field(default=None, sa_type=Text)
     reason: str | None = Field(default=None, sa_type=Text)
     raw_output: str | None = Field(default=None, sa_type=Text, description="The model's text of a row not ok.")
-    confidence: float | None = None
+    confidence: float | None = Field(default=None, description="Empty so far: nothing yet says how sure a label is.")
     finish_reason: str | None = Field(default=None, sa_type=Text)
     prompt_tokens: int | None = None
     dropped_tokens: int = Field(default=0, description="Tokens of an over-long document that the model did not see.")

@@ -15,18 +15,21 @@ from celery.platforms import EX_OK
 from celery.signals import worker_ready
 from celery.worker import state
 
-from schemas.database import open_pool, unavailable
+from schemas.database import unavailable
 from schemas.errors import GleanerError
+from schemas.pool import open_pool
 from schemas.queue import LABEL_CHUNK, ChunkMessage, create_app, queued_messages
 from schemas.settings import Settings
 from worker.chunk import ChunkRunner
 from worker.endpoint import open_endpoint
 from worker.engine import create_engine
 from worker.flight import GiveBack, Progress
-from worker.health import HealthWatch, QueueWatch
+from worker.health import HealthWatch
 from worker.lease import LeaseKeeper
-from worker.leaving import SIGNALLED, leave_at_once, listen_for_signals
+from worker.leaving import leave_at_once
 from worker.pulse import PulsedEngine
+from worker.queue_watch import QueueWatch
+from worker.signals import SIGNALLED, listen_for_signals
 from worker.vitals import Vitals
 
 logger = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from jsonschema import Draft202012Validator, validators
 
 from schemas.jsontext import dump_json, parse_json
 from schemas.outcomes import CanaryFailed, EngineLost, RequestFailed, RowFinal
-from worker.engine.base import Engine, Generation
+from worker.engine.base import ONLY_THOUGHT, Engine, Generation
 from worker.row import RowInFlight, RowRules
 
 logger = logging.getLogger(__name__)
@@ -53,10 +53,10 @@ def prove_grammar(engine: Engine, rules: RowRules, look: Callable[[], None]) -> 
     for _ in range(REQUESTS):
         generation = _answer(engine, canary, look)
         if generation.finish_reason != "length":
-            _require_label(rules, generation.text)
+            _require_label(rules, generation)
             return
     if not _begins_as_label(rules, generation.text):
-        raise CanaryFailed(f"{_not_enforced(rules)}: {_shown(generation.text)}")
+        raise CanaryFailed(f"{_not_enforced(rules)}: {_shown(generation)}")
     logger.warning(
         "label spec %s: the canary ran into its limit of %d tokens twice, inside a label",
         rules.spec.name, generation.output_tokens,
@@ -90,16 +90,16 @@ def _wait(future: "Future[Generation]", look: Callable[[], None]) -> Generation:
                 raise EngineLost(f"the canary got no answer in {ANSWER_S:.0f} s") from None
 
 
-def _require_label(rules: RowRules, text: str) -> None:
-    if not text.startswith("{"):
-        raise CanaryFailed(f"{_not_enforced(rules)}: {_shown(text)}")
+def _require_label(rules: RowRules, generation: Generation) -> None:
+    if not generation.text.startswith("{"):
+        raise CanaryFailed(f"{_not_enforced(rules)}: {_shown(generation)}")
     try:
-        label = parse_json(text, raw_controls=True)
+        label = parse_json(generation.text, raw_controls=True)
     except ValueError as error:
-        raise CanaryFailed(f"{_not_enforced(rules)}: {error}: {_shown(text)}") from None
+        raise CanaryFailed(f"{_not_enforced(rules)}: {error}: {_shown(generation)}") from None
     fault = next(iter(_Shape(rules.spec.grammar.schema).iter_errors(label)), None)
     if fault is not None:
-        raise CanaryFailed(f"{_not_enforced(rules)}: {fault.json_path}: {fault.message}: {_shown(text)}")
+        raise CanaryFailed(f"{_not_enforced(rules)}: {fault.json_path}: {fault.message}: {_shown(generation)}")
 
 
 def _begins_as_label(rules: RowRules, text: str) -> bool:
@@ -110,5 +110,5 @@ def _not_enforced(rules: RowRules) -> str:
     return f"the engine does not keep to the label schema {rules.spec.name}"
 
 
-def _shown(text: str) -> str:
-    return repr(text[:SHOWN_CHARS])
+def _shown(generation: Generation) -> str:
+    return ONLY_THOUGHT if generation.only_thought else repr(generation.text[:SHOWN_CHARS])

@@ -3,17 +3,18 @@
 import logging
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import psycopg
 from psycopg.types.json import Jsonb
 
 from schemas.closing import close_job
-from schemas.database import Pool, queries
+from schemas.database import queries
 from schemas.jsontext import make_storable
 from schemas.outcomes import CanaryFailed, EngineLost, LeaseLost, Withdrawn
+from schemas.pool import Pool
 from schemas.settings import Settings
 from worker.document import prepare
 from worker.flight import Flight, GiveBack, Progress
@@ -164,8 +165,8 @@ class ChunkRunner:
         logger.error("%s: %s", lease, error)
         reason = make_storable(f"refused by {self._worker}: {error}")
         try:
-            for attempt in retrying(self._settings):
-                with attempt, self._pool.connection() as connection:
+            for one_try in retrying(self._settings):
+                with one_try, self._pool.connection() as connection:
                     queries.pause_job(connection, job_id=lease.job_id, reason=reason)
         finally:
             self._leases.release(lease, str(error))
@@ -180,34 +181,48 @@ class ChunkRunner:
         raise GiveBack(str(error), min(2.0**failures, MAX_PAUSE_S)) from error
 
     def _label(self, lease: Lease, report: Callable[[Progress], None]) -> Progress:
-        for attempt in retrying(self._settings):
-            with attempt, self._pool.connection() as connection:
+        for one_try in retrying(self._settings):
+            with one_try, self._pool.connection() as connection:
                 queries.start_job(connection, job_id=lease.job_id)
         # Its canary is one for all chunks that wait for it: what ends one of them does not end the canary.
         rules, turn = self._specs.get(lease.label_spec_id, self._look)
-        for attempt in retrying(self._settings):
-            with attempt, self._pool.connection() as connection:
-                documents = list(
-                    queries.open_documents(
-                        connection,
-                        job_id=lease.job_id,
-                        corpus_id=lease.corpus_id,
-                        first_ordinal=lease.first_ordinal,
-                        last_ordinal=lease.last_ordinal,
-                        with_meta=turn.needs_meta,
-                    )
-                )
         writer = RowWriter(self._pool, self._settings, lease, self._worker, self._engine_id)
-        progress = Progress(lease.name, done=lease.size - len(documents), size=lease.size)
-        rows: list[RowInFlight] = []
-        for prepared in prepare(self._engine, rules, turn, documents):
-            if isinstance(prepared, Row):
-                writer.add(prepared)
-                progress.done += 1
-            else:
-                rows.append(prepared)
-        Flight(self._engine, partial(self._look_at, lease), writer, progress, report).fly(rows)
+        progress = Progress(lease.name, done=lease.size, size=lease.size)
+        for documents in self._pages(lease, with_meta=turn.needs_meta):
+            progress.done = lease.size - documents[0]["open"]
+            rows: list[RowInFlight] = []
+            for prepared in prepare(self._engine, rules, turn, documents):
+                if isinstance(prepared, Row):
+                    writer.add(prepared)
+                    progress.done += 1
+                else:
+                    rows.append(prepared)
+            Flight(self._engine, partial(self._look_at, lease), writer, progress, report).fly(rows)
+            del documents, rows, prepared  # before the next are loaded
         return progress
+
+    def _pages(self, lease: Lease, *, with_meta: bool) -> Iterator[list[dict[str, Any]]]:
+        """The chunk's documents without a row, page by page: few where they are long."""
+        first, more = lease.first_ordinal, True
+        while more:
+            for one_try in retrying(self._settings):
+                with one_try, self._pool.connection() as connection:
+                    page = list(
+                        queries.open_documents(
+                            connection,
+                            job_id=lease.job_id,
+                            corpus_id=lease.corpus_id,
+                            first_ordinal=first,
+                            last_ordinal=lease.last_ordinal,
+                            with_meta=with_meta,
+                            max_bytes=self._settings.page_max_bytes,
+                        )
+                    )
+            if not page:
+                return
+            first, more = page[-1]["ordinal"] + 1, len(page) < page[0]["open"]
+            yield page
+            del page
 
     def _look(self) -> None:
         """Raises what ends all chunks of this worker."""
@@ -231,8 +246,8 @@ class ChunkRunner:
         self._look()
 
     def _finish(self, lease: Lease) -> None:
-        for attempt in retrying(self._settings):
-            with attempt, self._pool.connection() as connection:
+        for one_try in retrying(self._settings):
+            with one_try, self._pool.connection() as connection:
                 answer = queries.finish_chunk(
                     connection, job_id=lease.job_id, chunk_no=lease.chunk_no, attempt=lease.attempt
                 )
@@ -240,6 +255,6 @@ class ChunkRunner:
                     raise LeaseLost(str(lease))
                 if not answer["finished"]:
                     raise RuntimeError(f"{lease}: a document has no row")
-        for attempt in retrying(self._settings):
-            with attempt, self._pool.connection() as connection:
+        for one_try in retrying(self._settings):
+            with one_try, self._pool.connection() as connection:
                 close_job(connection, lease.job_id)

@@ -5,9 +5,9 @@ from functools import partial
 from typing import Any
 
 from schemas.outcomes import Outcome, Reason, RowFinal
+from schemas.user_turn import UserTurn
 from worker.engine.base import Engine
 from worker.over_long import Parts, cut
-from worker.prompt import UserTurn
 from worker.row import Row, RowInFlight, RowRules, final_row
 
 #: Cuts of one document before it is rejected: each leaves out what the one before had too many.

@@ -13,8 +13,9 @@ import psycopg
 from psycopg.types.json import Jsonb
 
 from schemas.closing import close_job
-from schemas.database import Connection, Pool, connect, queries
+from schemas.database import Connection, connect, queries
 from schemas.jsontext import make_storable
+from schemas.pool import Pool
 from schemas.settings import Settings
 from worker.retries import retrying
 
@@ -100,7 +101,7 @@ class LeaseKeeper:
         with self._pool.connection() as connection:
             return list(
                 queries.release_left(
-                    connection, worker=self._worker, owner=self._owner, chunk_attempts=self._settings.chunk_attempts
+                    connection, worker=self._worker, owner=self._owner, max_failures=self._settings.chunk_max_failures
                 )
             )
 
@@ -183,7 +184,7 @@ class LeaseKeeper:
             owner=self._owner,
             held=_keys(but),
             error=words,
-            chunk_attempts=self._settings.chunk_attempts,
+            max_failures=self._settings.chunk_max_failures,
         )
 
     def release(self, lease: Lease, words: str, failed: int = 0) -> int:
@@ -212,7 +213,7 @@ class LeaseKeeper:
                 attempt=release.lease.attempt,
                 error=release.words,
                 failed=release.failed,
-                chunk_attempts=self._settings.chunk_attempts,
+                max_failures=self._settings.chunk_max_failures,
             )
         return int(released["failures"]) if released else release.failed
 

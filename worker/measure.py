@@ -67,7 +67,7 @@ class Measure:
     def __init__(self, engine: Engine, prepared: Prepared) -> None:
         self._engine = engine
         rules, self._turn = prepared
-        self._rules = replace(rules, attempts=1)
+        self._rules = replace(rules, max_tries=1)
 
     def run(
         self,
@@ -150,7 +150,7 @@ class _Run:
         if not self._grammar:
             return generation.finish_reason
         row_made = row.take(generation, 0.0)
-        assert row_made is not None  # one attempt
+        assert row_made is not None  # there is one try
         return row_made.outcome
 
     def _count(self, outcome: str, generation: Generation | None = None) -> None:

@@ -1,17 +1,15 @@
 """Host memory of this process and its children, read from ``/proc``."""
 
 import os
-from pathlib import Path
 
-from worker.family import descendants
+from worker import family
 
-PROC = Path("/proc")
 GIB = 1024**3
 
 
 def memory_is_readable() -> bool:
     """Whether this system says what its processes use: Linux does."""
-    return (PROC / "self" / "statm").is_file()
+    return (family.PROC / "self" / "statm").is_file()
 
 
 def resident_bytes() -> int:
@@ -20,11 +18,11 @@ def resident_bytes() -> int:
     An engine's cores are children, and most of what leaks is theirs.
     """
     page = os.sysconf("SC_PAGE_SIZE")
-    return page * sum(_resident_pages(pid) for pid in {os.getpid(), *descendants(os.getpid())})
+    return page * sum(_resident_pages(pid) for pid in {os.getpid(), *family.descendants(os.getpid())})
 
 
 def _resident_pages(pid: int) -> int:
     try:
-        return int((PROC / str(pid) / "statm").read_bytes().split()[1])
+        return int((family.PROC / str(pid) / "statm").read_bytes().split()[1])
     except OSError:
         return 0

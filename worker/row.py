@@ -9,12 +9,12 @@ from schemas.jsontext import make_storable
 from schemas.label_spec import LabelSpec
 from schemas.outcomes import Outcome, Reason, RequestFailed, RowFinal
 from worker.check import LabelCheck
-from worker.engine.base import Generation, Prompt, Request
+from worker.engine.base import ONLY_THOUGHT, Generation, Prompt, Request
 
 #: Temperature of a further try when the spec is greedy: the same sampling would give the same fault again.
 RETRY_TEMPERATURE = 0.7
 #: Tries for a row whose output meets its limit: the first has all the room there is, so a third would be for nothing.
-TRUNCATED_ATTEMPTS = 2
+TRUNCATED_TRIES = 2
 #: Characters of an error's words kept on a row.
 REASON_CHARS = 500
 
@@ -63,7 +63,7 @@ class RowRules:
     spec: LabelSpec
     check: LabelCheck
     max_model_len: int  #: tokens of prompt and output together
-    attempts: int  #: tries for one row
+    max_tries: int  #: for one row
     seed: int
 
     @cached_property
@@ -141,12 +141,14 @@ class RowInFlight:
                 )
             label = self._rules.check.label(generation.text)
         except RowFinal as final:
-            attempts = self._rules.attempts
+            max_tries = self._rules.max_tries
             if final.outcome == Outcome.TRUNCATED:
-                attempts = min(attempts, TRUNCATED_ATTEMPTS)
-            if self._tries < attempts:
+                max_tries = min(max_tries, TRUNCATED_TRIES)
+            if self._tries < max_tries:
                 return None
-            return self._end(final, raw_output=generation.text, **known)
+            if generation.only_thought:
+                final = RowFinal(final.outcome, final.code, f"{final.reason}; {ONLY_THOUGHT}")
+            return self._end(final, raw_output=generation.text or generation.thoughts, **known)
         return Row(self.ordinal, Outcome.OK, label=label, **self._figures(), **known)
 
     def fail(self, error: RowFinal | RequestFailed, latency_s: float) -> Row | None:
@@ -154,7 +156,7 @@ class RowInFlight:
         self._latency_s += latency_s
         if isinstance(error, RowFinal):
             return self._end(error)
-        if self._tries < self._rules.attempts:
+        if self._tries < self._rules.max_tries:
             return None
         return self._end(RowFinal(Outcome.FAILED, Reason.ENGINE_ERROR, str(error)))
 

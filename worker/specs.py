@@ -5,13 +5,14 @@ from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future
 
-from schemas.database import Pool, queries
+from schemas.database import queries
 from schemas.label_spec import LabelSpec
+from schemas.pool import Pool
 from schemas.settings import Settings
+from schemas.user_turn import UserTurn
 from worker.canary import prove_grammar
 from worker.check import LabelCheck
 from worker.engine.base import Engine
-from worker.prompt import UserTurn
 from worker.row import RowRules
 
 #: Label specs kept: one a job lately served.
@@ -77,7 +78,7 @@ def prepared(spec: LabelSpec, settings: Settings, engine: Engine) -> Prepared:
         spec=spec,
         check=LabelCheck(spec),
         max_model_len=engine.info.max_model_len,
-        attempts=settings.row_attempts,
+        max_tries=settings.row_max_tries,
         seed=settings.seed,
     )
     return rules, UserTurn(spec)

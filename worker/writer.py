@@ -6,8 +6,9 @@ import time
 import psycopg
 from psycopg.types.json import Jsonb
 
-from schemas.database import Pool, queries
+from schemas.database import queries
 from schemas.outcomes import LeaseLost, Outcome, Reason, RowFinal
+from schemas.pool import Pool
 from schemas.settings import Settings
 from worker.lease import Lease
 from worker.retries import retrying
@@ -64,8 +65,8 @@ class RowWriter:
         if self._lease.lost.is_set():
             raise LeaseLost(str(self._lease))
         try:
-            for attempt in retrying(self._settings):
-                with attempt, self._pool.connection() as connection:
+            for one_try in retrying(self._settings):
+                with one_try, self._pool.connection() as connection:
                     answer = queries.write_rows(
                         connection,
                         job_id=self._lease.job_id,

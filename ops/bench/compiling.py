@@ -3,7 +3,7 @@
     python -m ops.bench.compiling FILE [--tokens 150000]
 
 FILE is a model's ``tokenizer.json``, or a ``tekken.json``, which lists its tokens as bytes. ``--tokens`` joins tokens
-of it until there are as many.
+of it until there are as many. On a GPU it also says what 50 label schemas take of its memory.
 """
 
 import argparse
@@ -17,11 +17,15 @@ from typing import Any
 
 from schemas.automaton import automaton_of
 from schemas.label_spec import builtin_names, load_label_spec
-from worker.decoder.tables import compile_tables
-from worker.decoder.vocabulary import prepare, read_vocabulary, token_bytes, write_vocabulary
+from schemas.settings import Settings
+from worker.decoder.tables import Tables, compile_tables
+from worker.decoder.vocabulary import Vocabulary, prepare, read_vocabulary, token_bytes, write_vocabulary
+from worker.engine.profiles import sequences_a_step
 
 #: Times that each label schema is compiled; the slowest counts.
 RUNS = 3
+#: Label schemas whose GPU memory is read.
+ON_GPU = 50
 _WHOLE = {"type": "integer", "minimum": -(2**53 - 1), "maximum": 2**53 - 1}
 _DAY = {"type": "string", "format": "date"}
 
@@ -73,6 +77,25 @@ def tokens_of(file: Path, count: int) -> dict[int, bytes]:
     return found
 
 
+def gpu_memory(vocabulary: Vocabulary, tables: list[Tables], rows: int) -> int | None:
+    """Bytes that PyTorch takes from the GPU for a decoder with these label schemas; None without a GPU.
+
+    :param rows: sequences of a step.
+    """
+    import torch  # noqa: PLC0415
+
+    if not torch.cuda.is_available():
+        return None
+    from worker.decoder.gpu import GpuBatch  # noqa: PLC0415
+
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_reserved()
+    batch = GpuBatch(vocabulary, torch.device("cuda"), 4 * rows, rows)
+    for number, compiled in enumerate(tables):
+        batch.add(number, compiled)
+    return int(torch.cuda.memory_reserved() - before)
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -93,6 +116,7 @@ def main() -> None:
     arrays = vocabulary.chars.nbytes + vocabulary.modes.nbytes + vocabulary.close.nbytes
     print(f"{arrays / 2**20:.1f} MiB of arrays for the GPU")
     builtin = {name: json.loads(load_label_spec(name)[0].schema_text) for name in builtin_names()}
+    largest: Tables | None = None
     for name, schema in (builtin | SCHEMAS).items():
         times = []
         for _ in range(RUNS):
@@ -100,6 +124,12 @@ def main() -> None:
             tables = compile_tables(automaton_of(schema), vocabulary, [size - 1])
             times.append(time.perf_counter() - started)
         print(f"{name}: {1000 * max(times):.0f} ms, {len(tables.mode)} states, {len(tables.token):,} tokens")
+        if largest is None or len(tables.token) > len(largest.token):
+            largest = tables
+    assert largest is not None
+    taken = gpu_memory(vocabulary, [largest] * ON_GPU, sequences_a_step(Settings()))
+    if taken is not None:
+        print(f"{taken / 2**20:.1f} MiB of the GPU for {ON_GPU} of the largest")
 
 
 if __name__ == "__main__":

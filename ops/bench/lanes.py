@@ -29,10 +29,10 @@ from ops.bench.product import run_product
 from ops.bench.sampling import Sampler
 from schemas.label_spec import LabelSpec, load_label_spec
 from schemas.settings import Settings, load_settings
+from schemas.user_turn import UserTurn
 from worker.check import LabelCheck
 from worker.engine.base import Generation
 from worker.engine.vllm import VllmEngine, engine_arguments
-from worker.prompt import UserTurn
 from worker.row import RowInFlight, RowRules
 
 #: Documents labelled before the clock starts.
@@ -128,7 +128,7 @@ def run_async(records: list[dict[str, Any]], warm_up: int, spec: LabelSpec, sett
     """Lane B."""
     engine = VllmEngine(settings)
     engine.start()
-    rules = RowRules(spec, LabelCheck(spec), engine.info.max_model_len, settings.row_attempts, settings.seed)
+    rules = RowRules(spec, LabelCheck(spec), engine.info.max_model_len, settings.row_max_tries, settings.seed)
     turn = UserTurn(spec)
     prompts = engine.encode(
         spec.system_prompt, [turn.render(str(record["id"]), record["text"], record) for record in records]

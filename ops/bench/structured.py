@@ -8,8 +8,9 @@ free      no schema; each document as many tokens as its label took in the first
 xgrammar  the same label schema through vLLM's grammar backend
 compact   the same without the blanks behind commas and colons that older vLLMs write there, for comparing labels
 2 x max_num_seqs requests are in flight, at temperature 0. Each way begins with an empty prefix cache and labels 256
-other documents first, unmeasured. Prints the table of ops/BENCHMARKS.md; ``--profile`` then runs every way once more
-over that many documents, and says where the core's time goes in a step (needs py-spy).
+other documents first, unmeasured. A way that is named again is run again: the host's pace varies. Prints the table of
+ops/BENCHMARKS.md, and how often the labels of two runs agree; ``--profile`` then runs every way once more over that
+many documents, and says where the core's time goes in a step (needs py-spy).
 """
 
 import argparse
@@ -20,7 +21,9 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
 from functools import cache
+from itertools import combinations
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 from ops.bench.lanes import WARM_UP, Counter, documents
@@ -28,10 +31,10 @@ from ops.bench.profile import Account, Profile
 from ops.bench.sampling import Sampler
 from schemas.label_spec import LabelSpec, load_label_spec
 from schemas.settings import load_settings
+from schemas.user_turn import UserTurn
 from worker.check import LabelCheck
 from worker.engine.base import Generation, Request
 from worker.engine.vllm import VllmEngine
-from worker.prompt import UserTurn
 from worker.row import RowInFlight, RowRules
 
 WAYS = ("decoder", "free", "xgrammar", "compact")
@@ -70,7 +73,8 @@ class Bench:
         self._requests = [RowInFlight(rules, number, prompt).request() for number, prompt in enumerate(prompts)]
         #: Output tokens of each document in the first way.
         self._tokens: list[int] = []
-        self.texts: dict[str, list[str]] = {}
+        #: Outputs of the last run.
+        self.texts: list[str] = []
 
     def run(self, way: str, count: int, profile: bool = False) -> Figures:
         """Measure one way over the first ``count`` documents."""
@@ -98,7 +102,7 @@ class Bench:
             counter.take(generation.text, generation.finish_reason, generation.output_tokens)
         if not self._tokens:
             self._tokens = [generation.output_tokens for generation in generations]
-        self.texts[way] = [generation.text for generation in generations]
+        self.texts = [generation.text for generation in generations]
         return Figures(
             documents=count,
             seconds=round(seconds, 2),
@@ -178,14 +182,14 @@ def _a_step(account: Account | None, ms_a_step: float) -> dict[str, float] | Non
 
 
 def table(results: dict[str, Figures]) -> str:
-    """The figures as a Markdown table."""
-    free = results.get("free")
+    """The figures as a Markdown table; beside free generation, the mean of its runs."""
+    free = [figures.documents_per_s for run, figures in results.items() if run.split()[0] == "free"]
     lines = [
         "| way | documents/s | to free | output tokens/s | steps | ms a step | ok | invalid | cut | GPU busy |",
         "|---" * 10 + "|",
     ]
     for way, figures in results.items():
-        share = f"{figures.documents_per_s / free.documents_per_s:.2f}" if free else ""
+        share = f"{figures.documents_per_s / mean(free):.2f}" if free else ""
         busy = f"{figures.gpu_utilization_pct} %" if figures.gpu_utilization_pct is not None else ""
         a_step = f"{1000 * figures.seconds / figures.steps:.1f}" if figures.steps else ""
         lines.append(
@@ -205,20 +209,20 @@ def profile_table(results: dict[str, Figures]) -> str:
     return "\n".join(lines)
 
 
-def agreement(texts: dict[str, list[str]], fields: list[str], other_way: str) -> str:
-    """How often the decoder's labels say the same as another way's, on fields with listed values."""
-    if not {"decoder", other_way} <= texts.keys():
-        return ""
-    pairs = []
-    for ours, theirs in zip(texts["decoder"], texts[other_way], strict=True):
-        try:
-            pairs.append((json.loads(ours), json.loads(theirs), ours == theirs))
-        except ValueError:  # cut
-            continue
-    same = sum(all(one.get(field) == other.get(field) for field in fields) for one, other, _ in pairs)
-    equal = sum(identical for _, _, identical in pairs)
-    named = ", ".join(fields)
-    return f"{len(pairs)} labels of decoder and {other_way}: {same} agree on {named}; {equal} are the same text"
+def agreement(texts: dict[str, list[str]], fields: list[str]) -> str:
+    """How often the labels of two runs say the same on fields with listed values: a line for each pair of runs."""
+    lines = []
+    for one_run, other_run in combinations(texts, 2):
+        pairs = []
+        for one, other in zip(texts[one_run], texts[other_run], strict=True):
+            try:
+                pairs.append((json.loads(one), json.loads(other), one == other))
+            except ValueError:  # cut
+                continue
+        same = sum(all(one.get(field) == other.get(field) for field in fields) for one, other, _ in pairs)
+        equal = sum(identical for _, _, identical in pairs)
+        lines.append(f"{one_run} and {other_run}: of {len(pairs)} labels {same} agree, {equal} are the same text")
+    return "\n".join(lines)
 
 
 def _closed_fields(spec: LabelSpec) -> list[str]:
@@ -238,19 +242,26 @@ def main() -> None:
     parser.add_argument("--profile", type=int, default=0, help="documents of a profiled run of each way")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
+    ways = arguments.ways.split(",")
+    if ways[0] == "free" or not set(ways) <= set(WAYS):
+        parser.error(f"--ways: of {', '.join(WAYS)}, and free not first: it makes as many tokens as the first")
     spec, _ = load_label_spec(arguments.schema)
     engine = VllmEngine(load_settings().model_copy(update={"model_path": arguments.model_path}))
     engine.start()
     try:
         records = documents(arguments.corpus, arguments.documents + arguments.warm_up)
         bench = Bench(engine, spec, records, arguments.warm_up)
-        results = {}
-        for way in arguments.ways.split(","):
-            results[way] = bench.run(way, arguments.documents)
+        results: dict[str, Figures] = {}
+        texts: dict[str, list[str]] = {}
+        for number, way in enumerate(ways):
+            earlier = ways[:number].count(way)
+            name = f"{way} {earlier + 1}" if earlier else way
+            results[name] = bench.run(way, arguments.documents)
+            if way != "free":
+                texts[name] = bench.texts
             print(table(results), flush=True)
-        for other in ("xgrammar", "compact"):
-            print(agreement(bench.texts, _closed_fields(spec), other), flush=True)
-        for way in [way for way in results if way != "compact"] if arguments.profile else ():
+        print(agreement(texts, _closed_fields(spec)), flush=True)
+        for way in dict.fromkeys(ways) if arguments.profile else ():
             results[way].account = bench.run(way, arguments.profile, profile=True).account
     finally:
         engine.close()

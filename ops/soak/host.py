@@ -66,7 +66,7 @@ class Host:
             **BRIEF,
         }
         secret = {key: SecretStr(self._settings[key]) for key in ("database_url", "broker_url")}
-        self.settings = Settings(_env_file=None, **(self._settings | secret))
+        self.settings = Settings(**(self._settings | secret))
 
     def start(self) -> None:
         """Start the services and create the tables.

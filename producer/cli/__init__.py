@@ -1,34 +1,35 @@
-"""The command ``producer``: one module a command, imported when it is used."""
+"""The command ``producer``: one module a command, imported when it is called."""
 
-import importlib
 import os
 import sys
-from importlib import metadata
-from typing import Annotated, Any
+from typing import Any
 
 import typer
-from typer.core import TyperGroup
 
-from schemas.command_line import empty_argument, printable
+from schemas.commands import DeferredGroup, VersionOption, empty_argument
 from schemas.errors import DatabaseNotMigrated, GleanerError, UsageError
+from schemas.printable import printable
 
-#: Each command's module holds its Typer app as ``app``. In the order of their use.
+#: Each command with the first paragraph of its help, in the order of their use.
 COMMANDS = {
-    "preview": "producer.cli.preview",
-    "estimate": "producer.cli.estimate",
-    "enqueue": "producer.cli.enqueue",
-    "status": "producer.cli.status",
-    "watch": "producer.cli.watch",
-    "jobs": "producer.cli.jobs",
-    "pause": "producer.cli.pause",
-    "resume": "producer.cli.resume",
-    "priority": "producer.cli.priority",
-    "cancel": "producer.cli.cancel",
-    "retry": "producer.cli.retry",
-    "reconcile": "producer.cli.reconcile",
-    "schemas": "producer.cli.schemas",
-    "doctor": "producer.cli.doctor",
-    "db": "producer.cli.db",
+    "preview": "Show what the model will be asked: schema, prompts and their tokens. Without --run nothing is written.",
+    "estimate": "Say what a job would take: tokens, over-long documents, GPU hours, wall time and money. Writes "
+    "nothing.",
+    "enqueue": "Load a corpus, freeze the label spec, and publish the job's chunks to the workers.",
+    "status": "Show where a job stands: total = pending + rows by outcome, or exit 1.",
+    "watch": "Show a job's progress until it is done (exit 0) or cancelled (exit 1). Watching changes nothing.",
+    "jobs": "List all jobs, the newest first.",
+    "pause": "Pause a job: no chunk of it is claimed until `producer resume`; chunks in work are finished.",
+    "resume": "Let a paused job go on, whoever paused it, and publish messages for the chunks that wait.",
+    "priority": "Set a job's priority: of the jobs for a model, chunks of the one with the highest are labelled first.",
+    "cancel": "Cancel a job: finished rows stay, requests in work are aborted, every other document gets the row "
+    "`cancelled`.",
+    "retry": "Try rows of a job again that has ended: only those, in new chunks. What they were is kept as history.",
+    "reconcile": "Keep jobs going: take chunks back from dead workers, replace lost messages, find poison, end jobs.",
+    "schemas": "List the built-in label schemas, and the label specs in the database.",
+    "doctor": "Check the settings, Postgres, its tables and the broker, and list all settings; exit 1 if something is "
+    "wrong.",
+    "db": "Create and check the tables of this version.",
 }
 
 #: What a shell reports for a program that SIGINT ended.
@@ -37,24 +38,11 @@ INTERRUPTED = 130
 _LOST = ("08", "57P")
 
 
-class CommandGroup(TyperGroup):
-    """Imports a command when it is asked for, and turns errors into one line and an exit code."""
+class CommandGroup(DeferredGroup):
+    """Turns errors into one line and an exit code."""
 
-    def list_commands(self, ctx: Any) -> list[str]:
-        return list(COMMANDS)
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if cmd_name not in COMMANDS:
-            return None
-        command = typer.main.get_command(importlib.import_module(COMMANDS[cmd_name]).app)
-        command.name = cmd_name
-        return command
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        # Typer suggests a near name from the commands that it knows, which are none before they are imported.
-        if args and args[0] not in COMMANDS:
-            self.commands.update({name: self.get_command(ctx, name) for name in COMMANDS})
-        return super().resolve_command(ctx, args)
+    package = "producer.cli"
+    summaries = COMMANDS
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -109,18 +97,8 @@ def _database_error(error: Exception) -> GleanerError | None:
 app = typer.Typer(cls=CommandGroup, no_args_is_help=True, pretty_exceptions_enable=False)
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
-        print(f"gleaner {metadata.version('gleaner')}")
-        raise typer.Exit
-
-
 @app.callback(epilog="Example: producer enqueue corpus.jsonl --schema papers --text-field abstract")
-def _root(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
-    ] = False,
-) -> None:
+def _root(_: VersionOption = False) -> None:
     """Give documents to Gleaner's workers to label, and see what became of them.
 
     Exit codes: 0 done, 1 failed, 2 wrong use, 130 interrupted.

@@ -2,10 +2,11 @@
 
 import typer
 
+from producer.cli.bars import progress_bar
 from producer.cli.options import JobArgument
-from producer.cli.output import JsonFlag, counted, duration, print_json, progress_bar, say
+from producer.cli.output import JsonFlag, counted, duration, print_json, say
 from producer.control import Cancellation, cancel_job
-from producer.jobs import submitter
+from producer.submitter import submitter
 from schemas.database import connect, queries, require_migrated
 from schemas.outcomes import Outcome
 from schemas.settings import load_settings

@@ -9,7 +9,8 @@ from typing import Any
 import typer
 from pydantic import SecretStr
 
-from producer.cli.output import JsonFlag, console, print_json, say
+from producer.cli.output import JsonFlag, print_json, say
+from producer.cli.tables import output_width
 from schemas.database import REVISION, connect, database_address, require_migrated
 from schemas.env_files import ENV_PREFIX
 from schemas.errors import GleanerError
@@ -102,6 +103,6 @@ def _say(line: str, indent: int) -> None:
         return
     margin = " " * indent
     for part in textwrap.wrap(
-        line, console().width, subsequent_indent=margin, break_long_words=False, break_on_hyphens=False
+        line, output_width(), subsequent_indent=margin, break_long_words=False, break_on_hyphens=False
     ):
         say(part)

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 from psycopg.types.json import Jsonb
 
+from producer.cli.bars import progress_bar
 from producer.cli.corpus import (
     Delimiter,
     Encoding,
@@ -31,7 +32,8 @@ from producer.cli.corpus import (
     unescaped,
 )
 from producer.cli.options import ChunkSizeOption, OverLongOption, priority_number, settings_with
-from producer.cli.output import JsonFlag, console, counted, print_json, progress_bar, say, table
+from producer.cli.output import JsonFlag, counted, print_json, say
+from producer.cli.tables import show_table
 from producer.difference import Difference
 from producer.duplicates import OnDuplicate
 from producer.estimate import forecast_corpus
@@ -177,7 +179,7 @@ def enqueue(
         summary["structured_path"] = structured_path(spec.grammar.schema)
         warnings = [
             state_note(job.id, summary["state"], summary.pop("state_reason")),
-            None if summary["state"] in ENDED else unserved(connection, broker, model),
+            None if summary["state"] in ENDED else unserved(connection, settings, model),
         ]
         summary["warnings"] = [warning for warning in warnings if warning]
     if as_json:
@@ -283,10 +285,7 @@ def _show(summary: dict[str, Any], spec: LabelSpec, notes: tuple[str, ...]) -> N
 def _show_rejects(summary: dict[str, Any]) -> None:
     records = summary["documents"] + summary["rejected"] + summary["unselected"]
     say(f"  {counted(summary['rejected'], 'record')} rejected, {summary['rejected'] / records:.2%}:")
-    lines = table("   ", "code", "records")
-    for code, count in summary["rejects"].items():
-        lines.add_row("", code, f"{count:,}")
-    console().print(lines)
+    show_table(("   ", "code", "records"), [("", code, f"{count:,}") for code, count in summary["rejects"].items()])
     for reject in summary["first_rejects"]:
         source = f" of {reject['source']}" if reject["source"] else ""
         say(f"    {summary['unit']} {reject['line']}{source}: {reject['code']}: {reject['reason']}")

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from producer.cli.bars import progress_bar
 from producer.cli.corpus import (
     Delimiter,
     Encoding,
@@ -29,7 +30,7 @@ from producer.cli.corpus import (
     unescaped,
 )
 from producer.cli.options import OverLongOption, settings_with
-from producer.cli.output import JsonFlag, counted, duration, note, print_json, progress_bar, say
+from producer.cli.output import JsonFlag, counted, duration, note, print_json, say
 from producer.estimate import SAMPLE, Forecast, History, forecast, history_of
 from producer.jobs import job_model
 from producer.preview import Looked, look

@@ -4,7 +4,8 @@ from typing import Annotated, Any
 
 import typer
 
-from producer.cli.output import JsonFlag, console, print_json, say, table
+from producer.cli.output import JsonFlag, print_json, say
+from producer.cli.tables import output_width, show_table
 from producer.standing import ENDED, finished_rows, job_lines, state_note
 from schemas.database import connect
 from schemas.outcomes import Outcome
@@ -21,39 +22,34 @@ app = typer.Typer(add_completion=False)
 
 def show_jobs(jobs: list[dict[str, Any]]) -> None:
     """A table of jobs on stdout; where it is narrow, without what `producer status JOB` shows as well."""
-    out = console()
-    wide = out.width >= WIDE
-    columns = ("job", "state", "corpus", "label spec", "model", "rows", "not ok")
+    wide = output_width() >= WIDE
     ranked = any(job["priority"] for job in jobs)
-    more = (*(("priority",) if ranked else ()), *(("ok", "rows/s", "created") if wide else ()))
-    lines = table(*columns, *more, folded=("corpus", "model"))
+    columns = ["job", "state", "corpus", "label spec", "model", "rows", "not ok"]
+    columns += (["priority"] if ranked else []) + (["ok", "rows/s", "created"] if wide else [])
+    rows = []
     for job in jobs:
         counts = job["counts"]
-        rows = finished_rows(counts)
-        lines.add_row(
+        finished = finished_rows(counts)
+        row = [
             str(job["id"]),
             job["state"],
             job["corpus"],
             f"{job['label_spec']}_v{job['version']}",
             job["model"],
-            f"{rows:,}" if rows == job["total"] else f"{rows:,}/{job['total']:,}",
-            f"{rows - counts[Outcome.OK]:,}",
-            *((str(job["priority"]),) if ranked else ()),
-            *(
-                (
-                    f"{counts[Outcome.OK]:,}",
-                    "-" if job["rows_per_s"] is None else f"{job['rows_per_s']:,.1f}",
-                    f"{job['created_at']:%m-%d %H:%M}",
-                )
-                if wide
-                else ()
-            ),
-        )
-    out.print(lines)
+            f"{finished:,}" if finished == job["total"] else f"{finished:,}/{job['total']:,}",
+            f"{finished - counts[Outcome.OK]:,}",
+        ]
+        if ranked:
+            row.append(str(job["priority"]))
+        if wide:
+            speed = "-" if job["rows_per_s"] is None else f"{job['rows_per_s']:,.1f}"
+            row += [f"{counts[Outcome.OK]:,}", speed, f"{job['created_at']:%m-%d %H:%M}"]
+        rows.append(row)
+    show_table(columns, rows, folded=("corpus", "model"))
     for job in jobs:
         standing = state_note(job["id"], job["state"], job["state_reason"])
         if standing is not None and job["state"] not in ENDED:
-            out.print(standing, soft_wrap=True)
+            say(standing)
 
 
 @app.command(epilog="Example: producer jobs --limit 5")

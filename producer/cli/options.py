@@ -55,7 +55,7 @@ def settings_with(**options: Any) -> Settings:
     if not given:
         return settings
     try:
-        return Settings(**given)
+        return Settings(**{**settings.model_dump(exclude_unset=True), **given})
     except ValidationError as error:
         first = error.errors()[0]
         raise UsageError(f"--{str(first['loc'][0]).replace('_', '-')}: {problem(first)}") from None

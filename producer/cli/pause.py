@@ -5,7 +5,7 @@ import typer
 from producer.cli.options import JobArgument
 from producer.cli.output import JsonFlag, counted, print_json, say
 from producer.control import pause_job, require_job
-from producer.jobs import submitter
+from producer.submitter import submitter
 from schemas.database import connect, queries, require_migrated
 from schemas.settings import load_settings
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from producer.cli.bars import progress_bar
 from producer.cli.corpus import (
     Delimiter,
     Encoding,
@@ -29,7 +30,7 @@ from producer.cli.corpus import (
     unescaped,
 )
 from producer.cli.options import settings_with
-from producer.cli.output import JsonFlag, note, print_json, progress_bar, say, say_text
+from producer.cli.output import JsonFlag, note, print_json, say, say_text
 from producer.preview import Looked, Rendered, look, render
 from producer.readers import ReadOptions
 from producer.tokens import token_counter

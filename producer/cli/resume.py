@@ -2,8 +2,9 @@
 
 import typer
 
+from producer.cli.bars import progress_bar
 from producer.cli.options import JobArgument
-from producer.cli.output import JsonFlag, counted, print_json, progress_bar, say
+from producer.cli.output import JsonFlag, counted, print_json, say
 from producer.control import require_job, resume_job
 from producer.publish import publish_after
 from schemas.database import connect, require_migrated

@@ -4,8 +4,9 @@ from typing import Annotated
 
 import typer
 
+from producer.cli.bars import progress_bar
 from producer.cli.options import ChunkSizeOption, JobArgument, settings_with
-from producer.cli.output import JsonFlag, counted, print_json, progress_bar, say
+from producer.cli.output import JsonFlag, counted, print_json, say
 from producer.control import require_job
 from producer.publish import publish_after
 from producer.retry import retry_rows

@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from producer.cli.output import JsonFlag, console, note, print_json, say, table
+from producer.cli.output import JsonFlag, note, print_json, say
+from producer.cli.tables import show_table
 from schemas.database import connect, queries
 from schemas.errors import DatabaseUnavailable, UsageError
 from schemas.jsontext import make_storable
@@ -35,11 +36,16 @@ def list_schemas(context: typer.Context, as_json: JsonFlag = False) -> None:
         say(f"  {name}: {what}")
     if frozen:
         say("Frozen in the database (views labels.NAME_vVERSION):")
-        lines = table("label spec", "jobs", "created", "digest")
-        for row in frozen:
-            created = f"{row['created_at']:%Y-%m-%d %H:%M}"
-            lines.add_row(f"{row['name']}_v{row['version']}", str(row["jobs"]), created, row["digest"][:12])
-        console().print(lines)
+        rows = [
+            (
+                f"{one['name']}_v{one['version']}",
+                str(one["jobs"]),
+                f"{one['created_at']:%Y-%m-%d %H:%M}",
+                one["digest"][:12],
+            )
+            for one in frozen
+        ]
+        show_table(("label spec", "jobs", "created", "digest"), rows)
 
 
 @app.command(epilog="Example: producer schemas show papers")

@@ -7,11 +7,12 @@ import typer
 
 from producer.cli.jobs import show_jobs
 from producer.cli.output import JsonFlag, counted, duration, print_json, say, whole_number
+from producer.serving import unserved
 from producer.standing import ENDED, finished_rows, job_lines, job_standing, state_note
 from schemas.database import Connection, connect, queries
 from schemas.errors import UsageError
 from schemas.outcomes import Outcome
-from schemas.settings import Settings, load_settings
+from schemas.settings import load_settings
 
 #: Rejects fetched at a time.
 REJECT_PAGE = 1000
@@ -47,7 +48,8 @@ def status(
             return
         standing = job_standing(connection, job, audit=audit)
         if standing["state"] not in ENDED:
-            standing["warnings"] += _warnings(settings, connection, standing["model"])
+            warning = unserved(connection, settings, standing["model"])
+            standing["warnings"] += [warning] if warning else []
         if as_json:
             listed = {"reject_list": list(_rejects(connection, standing["corpus_id"]))} if rejects else {}
             print_json({**standing, **listed})
@@ -59,16 +61,6 @@ def status(
                     say(f"  line {reject['line']}{source}: {reject['code']}: {reject['reason']}: {reject['excerpt']!r}")
     if not standing["balanced"]:
         raise typer.Exit(1)
-
-
-def _warnings(settings: Settings, connection: Connection, model: str) -> list[str]:
-    # Celery takes twice as long to import as all the rest of this command takes.
-    from producer.serving import unserved  # noqa: PLC0415
-    from schemas.queue import create_app  # noqa: PLC0415
-
-    with create_app(settings) as broker:
-        warning = unserved(connection, broker, model)
-    return [warning] if warning else []
 
 
 def _show_live(jobs: list[dict[str, Any]], as_json: bool) -> None:

@@ -7,17 +7,18 @@ from typing import Annotated, Any, Protocol
 
 import psycopg
 import typer
+from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from producer.cli.options import JobArgument
-from producer.cli.output import JsonFlag, console, duration, note, print_json, say
+from producer.cli.output import JsonFlag, duration, note, print_json, say
 from producer.serving import unserved
 from producer.standing import state_note
 from producer.watching import STALL_S, Reading, Watcher
 from schemas.database import connect
 from schemas.errors import GleanerError
 from schemas.outcomes import Outcome
-from schemas.queue import create_app
+from schemas.printable import printable
 from schemas.settings import Settings, load_settings
 
 #: Seconds between two lines where output goes to no terminal: a log should not be flooded.
@@ -71,8 +72,8 @@ def watch(
 
 def _why_stalled(settings: Settings, model: str) -> str:
     try:
-        with connect(settings, "producer watch") as connection, create_app(settings) as broker:
-            warning = unserved(connection, broker, model)
+        with connect(settings, "producer watch") as connection:
+            warning = unserved(connection, settings, model)
     except (GleanerError, psycopg.Error):  # the watcher itself says so
         warning = None
     return warning or f"is a worker for model {model} running?"
@@ -141,7 +142,7 @@ class _Bar(AbstractContextManager["_Bar"]):
 
     def __init__(self, job: int) -> None:
         columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[words]}"))
-        self._progress = Progress(*columns, console=console())
+        self._progress = Progress(*columns, console=Console(markup=False, highlight=False))
         self._task = self._progress.add_task(f"job {job}", total=None, words="")
         self._job = job
         self._stack = ExitStack()
@@ -164,4 +165,4 @@ class _Bar(AbstractContextManager["_Bar"]):
         )
 
     def tell(self, message: str) -> None:
-        self._progress.console.print(message)
+        self._progress.console.print(printable(message))

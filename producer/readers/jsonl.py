@@ -49,7 +49,7 @@ class JsonlReader:
                 if len(line) > most and not line.endswith(b"\n"):
                     yield Record(position, line_no, too_large(excerpt(line), "line", most))
                     _skip_line(stream)
-                elif not line.strip(_WHITE_SPACE):
+                elif line.isspace() and not line.strip(_WHITE_SPACE):
                     continue
                 else:
                     yield Record(position, line_no, parse_bytes(line.removesuffix(b"\n"), "line"))

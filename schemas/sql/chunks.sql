@@ -107,17 +107,17 @@ RETURNING chunk.job_id, chunk.chunk_no, chunk.attempt;
 -- Which of these jobs are being cancelled: their chunks are to be given back at once.
 SELECT id FROM gleaner.jobs WHERE id = ANY(:job_ids) AND state IN ('cancelling', 'cancelled');
 
--- name: release_chunk(job_id, chunk_no, attempt, error, failed, chunk_attempts)^
+-- name: release_chunk(job_id, chunk_no, attempt, error, failed, max_failures)^
 -- Give a chunk back unfinished: anyone may claim it at once. `failed` counts what went wrong with the chunk itself, or
 -- with the engine while the chunk was there; after too much of it the chunk is quarantined.
 UPDATE gleaner.chunks
-SET state = CASE WHEN alone OR failures + :failed >= :chunk_attempts THEN 'quarantined' ELSE 'queued' END,
+SET state = CASE WHEN alone OR failures + :failed >= :max_failures THEN 'quarantined' ELSE 'queued' END,
     failures = failures + :failed, failures_alone = failures_alone + CASE WHEN alone THEN :failed ELSE 0 END,
     alone = alone AND :failed > 0, lease_owner = NULL, lease_until = NULL, last_error = :error
 WHERE job_id = :job_id AND chunk_no = :chunk_no AND attempt = :attempt AND state = 'running'
 RETURNING failures;
 
--- name: release_left(worker, owner, chunk_attempts)
+-- name: release_left(worker, owner, max_failures)
 -- Free what a process of this worker's name left when it died: its successor need not wait for the leases to run out.
 WITH ours AS (
     SELECT job_id, chunk_no FROM gleaner.chunks
@@ -125,14 +125,14 @@ WITH ours AS (
     ORDER BY job_id, chunk_no FOR UPDATE
 )
 UPDATE gleaner.chunks AS chunk
-SET state = CASE WHEN alone OR failures + 1 >= :chunk_attempts THEN 'quarantined' ELSE 'queued' END,
+SET state = CASE WHEN alone OR failures + 1 >= :max_failures THEN 'quarantined' ELSE 'queued' END,
     failures = failures + 1, failures_alone = failures_alone + alone::integer,
     last_error = lease_owner || ' ended without a word', lease_owner = NULL, lease_until = NULL
 FROM ours
 WHERE chunk.job_id = ours.job_id AND chunk.chunk_no = ours.chunk_no
 RETURNING chunk.job_id, chunk.chunk_no, chunk.state, chunk.failures;
 
--- name: release_owned(owner, held, error, chunk_attempts)!
+-- name: release_owned(owner, held, error, max_failures)!
 -- Give back the chunks of a process but for those that it knows to hold: no failure of theirs. The others are claims
 -- whose answer was lost.
 WITH ours AS (
@@ -144,7 +144,7 @@ WITH ours AS (
     ORDER BY chunk.job_id, chunk.chunk_no FOR UPDATE OF chunk
 )
 UPDATE gleaner.chunks AS chunk
-SET state = CASE WHEN alone OR failures >= :chunk_attempts THEN 'quarantined' ELSE 'queued' END,
+SET state = CASE WHEN alone OR failures >= :max_failures THEN 'quarantined' ELSE 'queued' END,
     alone = false, last_error = :error, lease_owner = NULL, lease_until = NULL
 FROM ours
 WHERE chunk.job_id = ours.job_id AND chunk.chunk_no = ours.chunk_no;

@@ -5,19 +5,19 @@ FROM gleaner.progress WHERE job_id = ANY(:job_ids);
 
 -- name: reasons_of_job(job_id)
 -- Rows of a job that are not ok, by outcome and reason code; those of finished chunks as they were frozen, those of
--- the others chunk by chunk: joined, Postgres would read all rows of the job.
+-- the others chunk by chunk (OFFSET 0): joined, Postgres would read all rows of the job.
 SELECT outcome, reason_code, sum(rows)::bigint AS rows FROM (
     SELECT reason.outcome, reason.reason_code, reason.rows
     FROM gleaner.chunks AS chunk,
         jsonb_to_recordset(chunk.reasons) AS reason(outcome text, reason_code text, rows bigint)
     WHERE chunk.job_id = :job_id AND chunk.reasons IS NOT NULL
     UNION ALL
-    SELECT open.outcome, open.reason_code, open.rows
+    SELECT open.outcome, open.reason_code, 1
     FROM gleaner.chunks AS chunk CROSS JOIN LATERAL (
-        SELECT label.outcome, label.reason_code, count(*) AS rows FROM gleaner.labels AS label
+        SELECT label.outcome, label.reason_code FROM gleaner.labels AS label
         WHERE label.job_id = chunk.job_id AND label.ordinal BETWEEN chunk.first_ordinal AND chunk.last_ordinal
           AND label.chunk_no = chunk.chunk_no AND label.outcome <> 'ok'
-        GROUP BY label.outcome, label.reason_code
+        OFFSET 0
     ) AS open
     WHERE chunk.job_id = :job_id AND chunk.counts IS NULL
 ) AS part

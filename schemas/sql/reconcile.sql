@@ -43,7 +43,7 @@ WITH these AS (
 UPDATE gleaner.chunks AS chunk SET published_at = now()
 FROM these WHERE chunk.job_id = these.job_id AND chunk.chunk_no = these.chunk_no;
 
--- name: take_over_expired(chunk_attempts, batch)
+-- name: take_over_expired(max_failures, batch)
 -- Free chunks whose lease ran out: a failure of each, after too many of which it is quarantined.
 WITH expired AS MATERIALIZED (
     SELECT job_id, chunk_no, lease_owner FROM gleaner.chunks
@@ -51,7 +51,7 @@ WITH expired AS MATERIALIZED (
     ORDER BY job_id, chunk_no LIMIT :batch FOR UPDATE SKIP LOCKED
 )
 UPDATE gleaner.chunks AS chunk
-SET state = CASE WHEN alone OR failures + 1 >= :chunk_attempts THEN 'quarantined' ELSE 'queued' END,
+SET state = CASE WHEN alone OR failures + 1 >= :max_failures THEN 'quarantined' ELSE 'queued' END,
     failures = failures + 1, failures_alone = failures_alone + alone::integer,
     last_error = 'the lease of ' || expired.lease_owner || ' ran out', lease_owner = NULL, lease_until = NULL
 FROM expired

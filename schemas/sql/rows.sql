@@ -3,15 +3,25 @@
 SELECT name, version, digest, json_schema, system_prompt, template, sampling, over_long, class_path
 FROM gleaner.label_specs WHERE id = :label_spec_id;
 
--- name: open_documents(corpus_id, first_ordinal, last_ordinal, job_id, with_meta)
--- The documents of a chunk that have no row yet, in order; their metadata only for a template that names it.
-SELECT document.ordinal, document.external_id, document.text,
-    CASE WHEN :with_meta THEN document.meta ELSE '{}'::jsonb END AS meta
-FROM gleaner.documents AS document
-WHERE document.corpus_id = :corpus_id AND document.ordinal BETWEEN :first_ordinal AND :last_ordinal
-  AND NOT EXISTS (
-      SELECT FROM gleaner.labels AS label WHERE label.job_id = :job_id AND label.ordinal = document.ordinal
-  )
+-- name: open_documents(corpus_id, first_ordinal, last_ordinal, job_id, with_meta, max_bytes)
+-- Documents of a chunk that have no row yet, in order, from the first on until they hold so many bytes, and how many
+-- are open in all; metadata only for a template that names it. The length of a text is known without reading it.
+SELECT document.ordinal, document.external_id, document.text, document.meta, document.open
+FROM (
+    SELECT sized.ordinal, sized.external_id, sized.text, sized.meta, count(*) OVER () AS open,
+        sum(sized.bytes) OVER (ORDER BY sized.ordinal ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS bytes_before
+    FROM (
+        SELECT document.ordinal, document.external_id, document.text,
+            CASE WHEN :with_meta THEN document.meta ELSE '{}'::jsonb END AS meta,
+            octet_length(document.text) + CASE WHEN :with_meta THEN octet_length(document.meta::text) ELSE 0 END AS bytes
+        FROM gleaner.documents AS document
+        WHERE document.corpus_id = :corpus_id AND document.ordinal BETWEEN :first_ordinal AND :last_ordinal
+          AND NOT EXISTS (
+              SELECT FROM gleaner.labels AS label WHERE label.job_id = :job_id AND label.ordinal = document.ordinal
+          )
+    ) AS sized
+) AS document
+WHERE coalesce(document.bytes_before, 0) < :max_bytes
 ORDER BY document.ordinal;
 
 -- name: register_engine(digest, info)$

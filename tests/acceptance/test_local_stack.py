@@ -68,6 +68,13 @@ def leftovers(tmp_path: Path) -> list[str]:
     return found
 
 
+def signal_worker(local: Local, signum: signal.Signals) -> None:
+    """Signal the worker itself, and not what starts it again."""
+    supervisor = json.loads(local("status", "--json").stdout)["worker"]["pid"]
+    (worker,) = Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split()
+    os.kill(int(worker), signum)
+
+
 def fetch(url: str, user: str = "", password: str = "") -> tuple[int, Any]:
     request = urllib.request.Request(url)
     if user:
@@ -132,6 +139,31 @@ def test_up_shows_chunks_in_flower_and_down_leaves_nothing(
 
     assert local("down").returncode == 0
     assert leftovers(tmp_path) == []
+
+
+def test_a_worker_that_dies_is_started_again_and_down_stops_that_one_too(local: Local, tmp_path: Path) -> None:
+    assert local("up", "--engine", "stub").returncode == 0
+    signal_worker(local, signal.SIGKILL)
+    log = tmp_path / "state" / "logs" / "worker.log"
+    deadline = time.monotonic() + COMMAND_S
+    while log.read_text().count("engine stub 1 serves") < 2:
+        assert time.monotonic() < deadline, log.read_text()
+        time.sleep(0.1)
+    assert "ended (exit code 137): starting it again in 1 s" in log.read_text()
+    assert local("status").returncode == 0
+    assert local("down").returncode == 0
+    assert leftovers(tmp_path) == []
+
+
+def test_a_part_that_ended_by_itself_is_shown_with_what_it_said(local: Local, tmp_path: Path) -> None:
+    assert local("up", "--engine", "stub").returncode == 0
+    signal_worker(local, signal.SIGTERM)
+    deadline = time.monotonic() + COMMAND_S
+    while (status := local("status")).returncode == 0:
+        assert time.monotonic() < deadline
+    assert status.returncode == 1
+    assert "worker ended by itself. End of " in status.stdout
+    assert "ended (exit code 0): not started again" in status.stdout
 
 
 def test_the_demo_ends_by_itself_and_shows_every_kind_of_end(local: Local, tmp_path: Path) -> None:

@@ -43,9 +43,9 @@ def test_an_engine_falls_silent(chance: Random, fleet: Fleet, enqueue: Enqueue, 
 def test_a_document_that_kills(kills: str, chance: Random, fleet: Fleet, enqueue: Enqueue, courier: Courier) -> None:
     poisoned = chance.randrange(16)
     # One failure and not three until a chunk is tried alone: each costs a start of the worker.
-    brief = {"stub_poison": POISON, "stub_poison_kills": kills, "chunk_attempts": 1}
+    brief = {"stub_poison": POISON, "stub_poison_kills": kills, "chunk_max_failures": 1}
     worker = fleet.worker(slots=SLOTS, stub_rows_per_s=SPEED, **brief)
-    reconciler = fleet.reconciler(chunk_attempts=1)
+    reconciler = fleet.reconciler(chunk_max_failures=1)
     job = enqueue(16, 4, {poisoned: f"package {poisoned}: {POISON}"})
     job.wait_for_end()
     [label] = [label for label in job.labels() if label["outcome"] != "ok"]

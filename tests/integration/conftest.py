@@ -17,7 +17,8 @@ from worker_process import enqueue_job, start_worker  # noqa: F401 (fixtures)
 from ops.demo_model import NAME, ensure_model
 from ops.processes import SupervisedProcess
 from ops.service import HOST, free_port
-from schemas.settings import LONGEST_CONTEXT, Settings
+from schemas.engine_settings import LONGEST_CONTEXT
+from schemas.settings import Settings
 from worker.engine.profiles import PROFILES
 from worker.engine.vllm import engine_arguments
 

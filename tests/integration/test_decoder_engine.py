@@ -1,10 +1,14 @@
-"""The decoder in vLLM itself, with the demo's model on the CPU: chunked prompts, preemptions, batches of all kinds."""
+"""The decoder in vLLM itself, with the demo's model: chunked prompts, preemptions, batches of all kinds.
+
+On the CPU; on a machine with a GPU, there, under both of vLLM's model runners. With two GPUs, also split over them.
+"""
 
 import importlib.util
 import json
 import logging
 from collections.abc import Iterator
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -42,8 +46,21 @@ TEXTS = [
 ]
 
 
+def _gpus() -> int:
+    if importlib.util.find_spec("torch") is None:
+        return 0
+    import torch
+
+    return torch.cuda.device_count()
+
+
+GPUS = _gpus()
+#: A small part of any GPU.
+ON_GPU = {"enforce_eager": True, "block_size": 32, "gpu_memory_utilization": 0.05, "kv_cache_memory_bytes": 2**28}
+
+
 @pytest.fixture(scope="module")
-def engine() -> Iterator[VllmEngine]:
+def model() -> Path:
     if importlib.util.find_spec("vllm") is None:
         pytest.skip("vLLM is missing: make setup ENGINE=vllm")
     from ops.demo_model import cached_folder
@@ -51,21 +68,30 @@ def engine() -> Iterator[VllmEngine]:
     folder = cached_folder()
     if not folder.is_dir():
         pytest.skip("the demo's model is not converted: python -m ops.demo_model")
+    return folder
+
+
+# On a GPU under the older model runner, then the newer one.
+@pytest.fixture(scope="module", params=["0", "1"] if GPUS else [None])
+def engine(model: Path, request: pytest.FixtureRequest) -> Iterator[VllmEngine]:
     made = VllmEngine(
         Settings(
             engine="vllm",
-            engine_profile="cpu",
-            model_path=str(folder),
+            engine_profile="default" if GPUS else "cpu",
+            model_path=str(model),
             # Prompts are read in several steps, and the cache holds too few tokens for all that run.
             max_num_batched_tokens=64,
             max_num_seqs=8,
             max_model_len=512,
-            engine_args={"num_gpu_blocks_override": 34, "enable_chunked_prefill": True},
+            engine_args={"num_gpu_blocks_override": 34, "enable_chunked_prefill": True} | (ON_GPU if GPUS else {}),
         )
     )
-    made.start()
-    yield made
-    made.close()
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param is not None:
+            patch.setenv("VLLM_USE_V2_MODEL_RUNNER", request.param)
+        made.start()
+        yield made
+        made.close()
 
 
 def ask(engine: VllmEngine, text: str, schema: dict[str, Any] | None, tokens: int) -> Future[Generation]:
@@ -107,3 +133,29 @@ def test_a_preempted_label_goes_on_where_it_was(engine: VllmEngine) -> None:
         assert done.finish_reason == "stop"
         Draft202012Validator(long).validate(json.loads(done.text))
     assert preemptions() > before
+
+
+@pytest.mark.skipif(GPUS < 2, reason="fewer than two GPUs")
+def test_the_workers_of_a_split_model_mask_alike(model: Path, tmp_path: Path) -> None:
+    from ops.bench.shapes import write_shape
+
+    engine = VllmEngine(
+        Settings(
+            engine="vllm",
+            model_path=str(write_shape("dense-8b", model, tmp_path / "dense-8b")),
+            max_num_seqs=16,
+            max_model_len=1024,
+            tensor_parallel_size=2,
+            # NCCL alone: it works however the GPUs are linked.
+            engine_args={"load_format": "dummy", "enforce_eager": True, "disable_custom_all_reduce": True},
+        )
+    )
+    engine.start()
+    try:
+        assert engine.info.structured_backend == "decoder, else xgrammar"
+        for future in [ask(engine, text, LABEL, 45 + n) for n, text in enumerate(4 * TEXTS)]:
+            done = future.result(timeout=400)
+            assert done.finish_reason == "stop"
+            Draft202012Validator(LABEL).validate(json.loads(done.text))
+    finally:
+        engine.close()

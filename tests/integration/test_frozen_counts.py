@@ -115,7 +115,7 @@ def test_a_retry_of_some_rows_keeps_every_count(database: Connection, job: Job) 
 
 def test_rows_go_with_their_half_of_a_chunk(database: Connection, job: Job) -> None:
     database.execute("UPDATE gleaner.chunks SET state = 'quarantined' WHERE chunk_no = 0")
-    second = queries.halve_chunk(database, job_id=job.id, chunk_no=0, middle=1, chunk_attempts=5)
+    second = queries.halve_chunk(database, job_id=job.id, chunk_no=0, middle=1)
     assert counts(database, job) == EXPECTED
     database.execute("UPDATE gleaner.chunks SET state = 'done' WHERE chunk_no IN (0, %s)", [second])
     assert counts(database, job) == EXPECTED

@@ -9,8 +9,9 @@ import psycopg
 import pytest
 from worker_process import eventually
 
-from schemas.database import Connection, Pool, open_pool, queries
+from schemas.database import Connection, queries
 from schemas.outcomes import LeaseLost, Outcome
+from schemas.pool import Pool, open_pool
 from schemas.settings import Settings
 from worker.lease import Lease, LeaseKeeper
 from worker.row import Row
@@ -44,7 +45,7 @@ def row(ordinal: int) -> Row:
 def expire(database: Connection) -> None:
     """The lease runs out, and the reconciler notices."""
     database.execute("UPDATE gleaner.chunks SET lease_until = now() - interval '1 second'")
-    list(queries.take_over_expired(database, chunk_attempts=3, batch=10))
+    list(queries.take_over_expired(database, max_failures=3, batch=10))
 
 
 def written(database: Connection) -> dict[int, str]:

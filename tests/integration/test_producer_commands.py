@@ -1,6 +1,5 @@
 """The commands as a user types them, over a real database and broker."""
 
-import io
 import json
 import signal
 import subprocess
@@ -12,7 +11,6 @@ from typing import Any
 import pytest
 from psycopg.types.json import Jsonb
 from pydantic import SecretStr
-from rich.console import Console
 from worker_process import StartWorker, eventually
 
 from producer.cli import COMMANDS
@@ -23,10 +21,10 @@ from producer.loader import load_corpus
 from producer.progress import silent
 from producer.readers import open_reader
 from producer.records import FieldMapping
-from schemas.command_line import printable
 from schemas.database import Connection
 from schemas.label_spec import load_label_spec
 from schemas.outcomes import Outcome
+from schemas.printable import printable
 from schemas.queue import create_app
 from schemas.settings import Settings
 
@@ -344,15 +342,16 @@ def test_numbers_and_names_that_are_none_are_said_plainly(call_cli: Callable, wr
     assert "'cut' is none of reject, truncate-tail" in over_long.stderr
 
 
-def test_a_job_fits_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    out = Console(width=80, record=True, file=io.StringIO())
-    monkeypatch.setattr("producer.cli.jobs.console", lambda: out)
+def test_a_job_fits_80_columns(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    for module in ("jobs", "tables"):
+        monkeypatch.setattr(f"producer.cli.{module}.output_width", lambda: 80)
     counts = {"pending": 5_000, **dict.fromkeys(Outcome, 1_000)}
     job = {"id": 12, "state": "running", "corpus": "tickets", "label_spec": "tickets", "version": 2, "total": 11_000}
     job |= {"state_reason": None, "priority": 0}
     show_jobs([{**job, "model": "smollm2-135m-instruct", "counts": counts, "rows_per_s": 99.5}])
-    assert out.export_text().splitlines()[1:] == [
-        "12   running  tickets  tickets_v2  smollm2-135m-instruct  6,000/11,000  5,000 "
+    assert capsys.readouterr().out.splitlines() == [
+        "job  state    corpus   label spec  model                  rows          not ok",
+        "12   running  tickets  tickets_v2  smollm2-135m-instruct  6,000/11,000  5,000",
     ]
 
 
@@ -375,8 +374,9 @@ def test_every_command_has_help_with_an_example(call_cli: Callable, command: str
 
 
 def test_the_producer_starts_without_an_engine() -> None:
+    modules = ", ".join(f"producer.cli.{command}" for command in COMMANDS)
     heavy = "('torch', 'vllm', 'worker', 'ops')"
-    code = f"import sys; import {', '.join(COMMANDS.values())}; print([m for m in {heavy} if m in sys.modules])"
+    code = f"import sys; import {modules}; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
@@ -423,3 +423,16 @@ def test_an_encoding_whose_name_is_no_text_is_refused(call_cli: Callable, write_
     done = call_cli("preview", write_corpus([{"text": "t"}]), "--schema", "papers", "--encoding", "a\udcff")
     assert (done.returncode, done.stdout) == (2, "")
     assert "is no encoding" in done.stderr
+
+
+@pytest.mark.parametrize("call", ["status", "status 1", "jobs", "watch 1 --timeout 0", "pause 1", "priority 1 2"])
+def test_what_reads_or_decides_loads_neither_celery_nor_sqlalchemy(
+    run_cli: Callable, database: Connection, settings: Settings, job_id: int, call: str
+) -> None:
+    insert = "INSERT INTO gleaner.engines (digest, info) VALUES ('d', %s)"
+    database.execute(insert, [Jsonb({"model": settings.model})])
+    done = run_cli(*call.split(), env={"PYTHONPROFILEIMPORTTIME": "1"})
+    loaded = {line.rpartition("|")[2].strip().partition(".")[0] for line in done.stderr.splitlines()}
+    assert "psycopg" in loaded
+    others = {"alembic", "celery", "jsonschema", "kombu", "psycopg_pool", "pyarrow", "redis", "sqlalchemy"}
+    assert loaded & others == set()

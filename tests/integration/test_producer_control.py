@@ -11,7 +11,8 @@ from worker_process import EnqueueJob, JobView, StartWorker, eventually
 
 from producer import control
 from producer.cli import COMMANDS
-from schemas.database import Connection, Pool, open_pool, queries
+from schemas.database import Connection, queries
+from schemas.pool import Pool, open_pool
 from schemas.settings import Settings
 from worker.lease import Lease, LeaseKeeper
 
@@ -283,10 +284,6 @@ def test_watch_says_once_that_a_job_is_paused(enqueue_job: EnqueueJob, start_cli
 
 
 # -- priority ----------------------------------------------------------------------------------------------------------
-
-
-def order_of(labels: list[dict[str, Any]]) -> list[int]:
-    return [row["job_id"] for row in sorted(labels, key=lambda row: row["created_at"])]
 
 
 def test_a_job_with_a_higher_priority_goes_first_though_its_messages_come_last(

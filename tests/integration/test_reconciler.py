@@ -14,7 +14,8 @@ from worker_process import EnqueueJob, JobView, eventually
 
 from producer.reconciler import Act, Decision, Reconciler, reconcile_once
 from schemas.closing import close_job
-from schemas.database import Connection, connect, open_pool, queries
+from schemas.database import Connection, connect, queries
+from schemas.pool import open_pool
 from schemas.queue import create_app, queue_name, queued_messages
 from schemas.settings import Settings
 from worker.lease import Lease, LeaseKeeper
@@ -116,11 +117,11 @@ def test_a_chunk_whose_lease_runs_out_too_often_is_quarantined(
 ) -> None:
     job = enqueue_job(10, 10)
     found = []
-    for _ in range(settings.chunk_attempts):
+    for _ in range(settings.chunk_max_failures):
         claim(keeper, job)
         expire(database)
         found += decisions(reconcile())
-    assert found == [Decision.TAKEN_OVER] * (settings.chunk_attempts - 1) + [Decision.QUARANTINED]
+    assert found == [Decision.TAKEN_OVER] * (settings.chunk_max_failures - 1) + [Decision.QUARANTINED]
     assert job.chunks()[0]["state"] == "quarantined"
     assert keeper.claim(job.id, 0) is None  # only for a worker with nothing else at its engine
     assert keeper.claim_quarantined() is not None
@@ -130,7 +131,7 @@ def test_one_quarantined_chunk_at_a_time_puts_a_worker_at_risk(
     enqueue_job: EnqueueJob, keeper: LeaseKeeper, database: Connection, settings: Settings
 ) -> None:
     enqueue_job(20, 10)
-    database.execute("UPDATE gleaner.chunks SET state = 'quarantined', failures = %s", [settings.chunk_attempts])
+    database.execute("UPDATE gleaner.chunks SET state = 'quarantined', failures = %s", [settings.chunk_max_failures])
     assert keeper.quarantined_waits()
     first = keeper.claim_quarantined()
     assert first is not None
@@ -164,7 +165,8 @@ def test_what_goes_wrong_alone_is_halved_until_the_poison_is_found(
     poison, documents = 5, 8
     job = enqueue_job(documents, documents)
     database.execute(
-        "UPDATE gleaner.chunks SET state = 'quarantined', failures = %s, last_error = 'died'", [settings.chunk_attempts]
+        "UPDATE gleaner.chunks SET state = 'quarantined', failures = %s, last_error = 'died'",
+        [settings.chunk_max_failures],
     )
     acts: list[Act] = []
     tried = 0
@@ -196,9 +198,9 @@ def test_what_goes_wrong_alone_is_halved_until_the_poison_is_found(
 def test_nothing_is_poison_that_was_not_worked_on_alone(
     enqueue_job: EnqueueJob, keeper: LeaseKeeper, reconcile: Reconcile, database: Connection, settings: Settings
 ) -> None:
-    """Whatever the counter says: GLEANER_CHUNK_ATTEMPTS may have been lowered since."""
+    """Whatever the counter says: GLEANER_CHUNK_MAX_FAILURES may have been lowered since."""
     job = enqueue_job(1, 1)
-    database.execute("UPDATE gleaner.chunks SET failures = %s", [settings.chunk_attempts + 1])
+    database.execute("UPDATE gleaner.chunks SET failures = %s", [settings.chunk_max_failures + 1])
     keeper.release(claim(keeper, job), "the worker is shutting down")
     assert job.chunks()[0]["state"] == "quarantined"
     assert reconcile() == []

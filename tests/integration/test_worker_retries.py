@@ -108,7 +108,7 @@ def test_what_stays_costs_the_chunk_a_failure_each_time(
     start_worker: StartWorker, enqueue_job: EnqueueJob, database: Connection
 ) -> None:
     _fail(database, LASTING, FIRST_TIMES)
-    worker = start_worker(chunk_attempts=TIMES + 1)
+    worker = start_worker(chunk_max_failures=TIMES + 1)
     job = enqueue_job(len(LASTING) * SIZE, SIZE)
     eventually(job.done, "the job's end")
     job.require_whole()

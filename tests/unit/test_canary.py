@@ -1,6 +1,7 @@
 """The canary tells an engine that keeps to the label schema from one that does not."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -99,6 +100,13 @@ def test_cut_twice_inside_a_label_is_a_small_model_not_a_missing_grammar(caplog)
 def test_cut_twice_outside_a_label_fails(text) -> None:
     with pytest.raises(CanaryFailed, match="does not keep to"):
         prove(AnsweringEngine(lambda _: generation(text, "length")))
+
+
+@pytest.mark.parametrize("finish_reason", ["length", "stop"])
+def test_a_model_that_only_thinks_is_named_with_the_remedy(finish_reason) -> None:
+    thought = replace(generation("", finish_reason), thoughts="Well, the user wants")
+    with pytest.raises(CanaryFailed, match="the model thought and did not answer: turn its thinking off"):
+        prove(AnsweringEngine(lambda _: thought))
 
 
 @pytest.mark.parametrize(

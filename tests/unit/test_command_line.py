@@ -3,18 +3,20 @@
 import logging
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from typing import Any
 
 import click
 import pytest
 import typer
 
-from producer.cli import COMMANDS, CommandGroup
-from producer.cli import app as producer_app
+from producer.cli import COMMANDS as producer_commands
 from producer.cli import main as producer_main
-from producer.cli.output import console, note, say, say_text, table
-from schemas.command_line import empty_argument, log_printable, printable
-from worker.cli import app as worker_app
+from producer.cli.output import note, say, say_text
+from producer.cli.tables import show_table
+from schemas.commands import empty_argument
+from schemas.printable import log_printable, printable
+from worker.cli import COMMANDS as worker_commands
 from worker.cli import main as worker_main
 
 #: Clears the screen, goes back over the line, rings, names the window, and turns what follows around.
@@ -34,13 +36,10 @@ def test_everything_that_commands_print_goes_that_way(capsys: pytest.CaptureFixt
     say(EVIL)
     say_text(f"one\n{EVIL}")
     note(EVIL)
-    lines = table("name")
-    lines.add_row(EVIL)
-    console().print(lines)
-    console().print(EVIL, soft_wrap=True)
+    show_table(["name", "other"], [[EVIL, "x"]])
     captured = capsys.readouterr()
     assert captured.err == f"{ESCAPED}\n"
-    assert captured.out.count(ESCAPED) == 4
+    assert captured.out.count(ESCAPED) == 3
     assert printable(captured.out, lines=True) == captured.out
 
 
@@ -80,11 +79,13 @@ def _options() -> Iterator[Any]:
             if parameter.param_type_name == "option" and not getattr(parameter, "is_flag", False):
                 yield path, parameter.opts[0]
 
-    root = typer.main.get_command(producer_app)
-    assert isinstance(root, CommandGroup)
-    for name in COMMANDS:
-        yield from ((producer_main, *each) for each in of(root.get_command(None, name), ["producer", name]))
-    yield from ((worker_main, *each) for each in of(typer.main.get_command(worker_app), ["worker"]))
+    for program, main, commands in (
+        ("producer", producer_main, producer_commands),
+        ("worker", worker_main, worker_commands),
+    ):
+        for name in commands:
+            command = typer.main.get_command(import_module(f"{program}.cli.{name}").app)
+            yield from ((main, *each) for each in of(command, [program, name]))
 
 
 OPTIONS = [pytest.param(*each, id=" ".join([*each[1], each[2]])) for each in _options()]

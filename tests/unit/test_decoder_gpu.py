@@ -2,6 +2,7 @@
 
 import os
 import random
+from itertools import islice, product
 
 import pytest
 
@@ -16,6 +17,7 @@ import numpy as np  # noqa: E402
 from tokenizers_made import KINDS, made  # noqa: E402
 
 from worker.decoder.tables import Place, compile_tables  # noqa: E402
+from worker.decoder.vocabulary import prepare  # noqa: E402
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 SCHEMAS = [
@@ -95,3 +97,24 @@ def test_the_gpu_masks_what_the_host_masks(kind, dtype):
             else:
                 newest[slot] = (positions[row] + 1, token)
     assert ended
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="reads a GPU's memory")
+def test_fifty_label_schemas_take_little_of_the_gpu():
+    from worker.decoder.gpu import GpuBatch
+
+    *_, found, end = made("byte level")
+    texts = list(found.values())
+    pairs = islice(product(texts, texts), 150_000 - len(texts))
+    many = found | dict(enumerate((one + other for one, other in pairs), max(found) + 1))
+    vocabulary = prepare(many, max(many) + 1)
+    fields = {f"text_{n}": {"type": "string", "maxLength": 256} for n in range(16)}
+    schema = {"type": "object", "properties": fields, "required": list(fields)}
+    tables = compile_tables(automaton_of(schema), vocabulary, [end])
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_reserved()
+    batch = GpuBatch(vocabulary, DEVICE, 1024, 256)
+    for number in range(50):
+        batch.add(number, tables)
+    # Issued by the allocator, not computed from the arrays: what another process can no longer have.
+    assert 0 < torch.cuda.memory_reserved() - before < 256 * 2**20

@@ -10,7 +10,7 @@ import pytest
 from answering_engine import AnsweringEngine
 
 from schemas.settings import Settings
-from worker import health, vitals
+from worker import health, queue_watch, vitals
 from worker.engine.base import Prompt, Request
 from worker.health import (
     EXIT_DEAF,
@@ -18,9 +18,9 @@ from worker.health import (
     EXIT_MEMORY_LIMIT,
     EXIT_OVERDUE,
     HealthWatch,
-    QueueWatch,
 )
 from worker.pulse import PulsedEngine
+from worker.queue_watch import QueueWatch
 from worker.vitals import Vitals
 
 WAIT_S = 5
@@ -32,7 +32,7 @@ REQUEST = Request(Prompt(1), None, 1, 0.0, 1.0, 0)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(health, "LOOK_S", 0.01)
     monkeypatch.setattr(health, "MEMORY_LOOK_S", 0.0)
-    monkeypatch.setattr(health, "QUEUE_LOOK_S", 0.01)
+    monkeypatch.setattr(queue_watch, "LOOK_S", 0.01)
 
 
 class Watched:
@@ -203,14 +203,14 @@ def test_the_queue_is_watched(start) -> None:
         asked.set()
         return answer
 
-    queue_watch = QueueWatch(count, watched.vitals)
-    queue_watch.start()
+    watch = QueueWatch(count, watched.vitals)
+    watch.start()
     assert asked.wait(WAIT_S)
     deadline = time.monotonic() + WAIT_S
     while watched.vitals.queued != 7:
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    queue_watch.stop()
+    watch.stop()
 
 
 def test_an_old_look_at_the_queue_is_not_believed(monkeypatch) -> None:

@@ -18,7 +18,8 @@ MARGIN_S = 3.0
 
 LISTENING = """
 import logging, os, threading, time
-from worker.leaving import leave_at_once, listen_for_signals
+from worker.leaving import leave_at_once
+from worker.signals import listen_for_signals
 logging.basicConfig(level="INFO", format="%(message)s")
 def free():
     FREE

@@ -12,13 +12,14 @@ from schemas.label_spec import load_label_spec
 from schemas.outcomes import EngineLost, RequestFailed
 from schemas.settings import Settings
 from worker.bench import Bench
-from worker.engine.stub import StubEngine, _label_text
+from worker.engine.plain_label import plain_label_text
+from worker.engine.stub import StubEngine
 from worker.measure import Measure
 from worker.sample import read_sample
 from worker.specs import prepared
 
 SPEC, _ = load_label_spec("packages")
-GOOD = _label_text(SPEC.schema_text)
+GOOD = plain_label_text(SPEC.schema_text)
 SETTINGS = Settings(engine="stub")
 
 

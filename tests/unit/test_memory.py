@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from worker import family, memory
+from worker import family
 from worker.memory import memory_is_readable, resident_bytes
 
 MIB = 1024**2
@@ -42,11 +42,10 @@ def test_a_name_with_brackets_and_spaces_is_no_trap(tmp_path, monkeypatch) -> No
         (folder / "statm").write_bytes(b"999 %d 1 1 0 1 0" % pages)
     (tmp_path / "meminfo").write_bytes(b"")
     (tmp_path / "10").mkdir()  # ended between the listing and the look
-    monkeypatch.setattr(memory, "PROC", tmp_path)
     monkeypatch.setattr(family, "PROC", tmp_path)
     assert resident_bytes() == 17 * os.sysconf("SC_PAGE_SIZE")
 
 
 def test_a_system_without_it_is_known(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(memory, "PROC", tmp_path)
+    monkeypatch.setattr(family, "PROC", tmp_path)
     assert not memory_is_readable()

@@ -18,7 +18,7 @@ from schemas.settings import Settings
 from worker.engine import create_engine, openai
 from worker.engine import server as server_module
 from worker.engine.base import Generation, Prompt, Request
-from worker.engine.openai import BYTES_PER_TOKEN, TEMPLATE_TOKENS, TRIES, OpenaiEngine
+from worker.engine.openai import BYTES_PER_TOKEN, REQUESTS_A_TRY, TEMPLATE_TOKENS, OpenaiEngine
 
 MODEL = "tiny"
 #: Seconds for what takes milliseconds: a hanging test fails, and not the suite.
@@ -36,7 +36,7 @@ class Answer:
     act: str = "answer"  #: or drop, hang
 
 
-def completion(text: str = '{"a":true}', finish_reason: str = "stop", **message: Any) -> Answer:
+def completion(text: str | None = '{"a":true}', finish_reason: str = "stop", **message: Any) -> Answer:
     choice = {"index": 0, "finish_reason": finish_reason, "message": {"role": "assistant", "content": text, **message}}
     usage = {
         "prompt_tokens": 31,
@@ -183,6 +183,17 @@ def test_a_cut_output_says_so(server: FakeServer, start: Start) -> None:
     assert submit(engine).result(PATIENCE_S).finish_reason == "length"
 
 
+@pytest.mark.parametrize("name", ["reasoning", "reasoning_content"])
+def test_thoughts_are_told_from_the_answer(server: FakeServer, start: Start, name: str) -> None:
+    engine = start()
+    server.chat = lambda _: completion(None, "length", **{name: "Well, the user wants"})
+    generation = submit(engine).result(PATIENCE_S)
+    assert (generation.text, generation.thoughts, generation.only_thought) == ("", "Well, the user wants", True)
+    server.chat = lambda _: completion(**{name: "Well. Done."})
+    generation = submit(engine).result(PATIENCE_S)
+    assert (generation.text, generation.thoughts, generation.only_thought) == ('{"a":true}', "Well. Done.", False)
+
+
 def test_figures_are_estimated_where_the_server_tells_none(server: FakeServer, start: Start) -> None:
     engine = start()
     answer = completion()
@@ -282,7 +293,7 @@ def test_trouble_is_tried_again_a_bounded_number_of_times(server: FakeServer, st
     bad, good = submit(engine, "bad"), submit(engine, "good")
     assert isinstance(failure(bad), RequestFailed)
     assert good.result(PATIENCE_S).text
-    assert sum(body["messages"][-1]["content"] == "bad" for body in server.chats()) == TRIES
+    assert sum(body["messages"][-1]["content"] == "bad" for body in server.chats()) == REQUESTS_A_TRY
     assert not engine.lost
 
 
@@ -302,7 +313,7 @@ def test_retry_after_is_kept_to_within_its_bound(server: FakeServer, start: Star
 
 
 def test_a_request_that_hangs_fails_and_the_others_do_not(server: FakeServer, start: Start, monkeypatch: Any) -> None:
-    monkeypatch.setattr(openai, "TRIES", 2)
+    monkeypatch.setattr(openai, "REQUESTS_A_TRY", 2)
     engine = start(openai_timeout_s=1)
     by_text(server, {"bad": Answer(act="hang")})
     bad = submit(engine, "bad")

@@ -8,11 +8,11 @@ from schemas.budget import MAX_PARTS
 from schemas.label_spec import LabelSpec
 from schemas.outcomes import Outcome, OverLong, Reason, RowFinal
 from schemas.settings import Settings
+from schemas.user_turn import UserTurn
 from worker.check import LabelCheck
 from worker.document import prepare
 from worker.engine.stub import StubEngine
 from worker.over_long import ELLIPSIS, MARGIN_TOKENS, Parts, cut, merge
-from worker.prompt import UserTurn
 from worker.row import Row, RowInFlight, RowRules, final_row
 
 TEXT = "".join(f"{n:03d}," for n in range(100))  # 100 tokens of four characters
@@ -72,7 +72,7 @@ def test_a_document_of_too_many_parts_is_rejected() -> None:
 def prepared(policy: OverLong, text: str, max_model_len: int = 120) -> list[Row | RowInFlight]:
     spec = spec_of(policy)
     engine = StubEngine(Settings(engine="stub", max_model_len=max_model_len))
-    rules = RowRules(spec, LabelCheck(spec), max_model_len, attempts=1, seed=0)
+    rules = RowRules(spec, LabelCheck(spec), max_model_len, max_tries=1, seed=0)
     document = {"ordinal": 7, "external_id": "x", "text": text, "meta": {}}
     return list(prepare(engine, rules, UserTurn(spec), [document]))
 

@@ -10,9 +10,10 @@ import pytest
 from producer.estimate import MEASURED_RATES, History, forecast
 from producer.tokens import CHARS_A_TOKEN, TEMPLATE_TOKENS, context_tokens
 from schemas.budget import MAX_PARTS, MIN_DOCUMENT_TOKENS
+from schemas.engine_settings import LONGEST_CONTEXT, EngineProfile
 from schemas.label_spec import LabelSpec, load_label_spec
 from schemas.outcomes import OverLong
-from schemas.settings import LONGEST_CONTEXT, EngineProfile, Settings
+from schemas.settings import Settings
 
 HISTORY = History(
     prompt_tokens=200,

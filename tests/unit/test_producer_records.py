@@ -151,6 +151,16 @@ def test_a_broken_text_template_is_refused(template: str) -> None:
         FieldMapping.of_template("id", template)
 
 
+def test_metadata_keep_what_is_called_like_the_id_or_the_text_deeper_inside() -> None:
+    made = document({"id": 1, "text": "T", "more": {"id": 2, "text": ["U"]}, "list": [{"id": 3}], "__all__": 4})
+    assert json.loads(made.meta) == {"more": {"id": 2, "text": ["U"]}, "list": [{"id": 3}], "__all__": 4}
+
+
+def test_a_field_that_can_not_be_left_out_of_the_metadata_is_refused() -> None:
+    with pytest.raises(UsageError, match="rename it"):
+        FieldMapping("__all__", "text")
+
+
 def test_a_template_of_one_field_is_that_field() -> None:
     assert FieldMapping.of_template("id", "{text}") == FieldMapping("id", "text")
 

@@ -4,7 +4,8 @@ from typing import get_args
 
 import pytest
 
-from schemas.settings import LONGEST_CONTEXT, EngineProfile, Settings
+from schemas.engine_settings import LONGEST_CONTEXT, EngineProfile
+from schemas.settings import Settings
 from worker.engine.combinations import SPARK_MEMORY_SHARE
 from worker.engine.profiles import PROFILES
 from worker.engine.vllm import engine_arguments

@@ -113,5 +113,5 @@ def test_a_worker_listens_to_its_model_only(settings):
 
 
 def test_the_address_for_messages_has_no_password():
-    settings = Settings(_env_file=None, broker_url="redis://user:s3cret@broker.example:6380/2")
+    settings = Settings(broker_url="redis://user:s3cret@broker.example:6380/2")
     assert broker_address(settings) == "broker.example:6380"

@@ -1,6 +1,7 @@
 """One document's way to its row: budget, tries, validation, outcome."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,9 +16,9 @@ from worker.row import RETRY_TEMPERATURE, RowInFlight, RowRules, final_row
 GOOD = {"purpose": "library", "for_developers": True, "main_function": "parses", "summary": "Parses things."}
 
 
-def rules(spec: LabelSpec | None = None, max_model_len: int = 8192, attempts: int = 3) -> RowRules:
+def rules(spec: LabelSpec | None = None, max_model_len: int = 8192, max_tries: int = 3) -> RowRules:
     spec = spec or load_label_spec("packages")[0]
-    return RowRules(spec, LabelCheck(spec), max_model_len, attempts, seed=7)
+    return RowRules(spec, LabelCheck(spec), max_model_len, max_tries, seed=7)
 
 
 def plain_spec(**properties: Any) -> LabelSpec:
@@ -57,7 +58,7 @@ def test_invalid_output_is_tried_again_with_another_seed_and_warmth_then_ends_in
 
 
 def test_output_at_its_limit_ends_truncated_with_what_came() -> None:
-    row = RowInFlight(rules(attempts=1), 0, Prompt(1))
+    row = RowInFlight(rules(max_tries=1), 0, Prompt(1))
     row.request()
     done = row.take(generation('{"purpose": "libr', "length"), 0.1)
     assert done is not None
@@ -68,8 +69,22 @@ def test_output_at_its_limit_ends_truncated_with_what_came() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("finish_reason", "outcome", "code"),
+    [("length", Outcome.TRUNCATED, Reason.OUTPUT_LIMIT), ("stop", Outcome.INVALID, Reason.NOT_JSON)],
+)
+def test_a_model_that_only_thought_says_so_and_shows_its_thoughts(finish_reason, outcome, code) -> None:
+    row = RowInFlight(rules(max_tries=1), 0, Prompt(1))
+    row.request()
+    done = row.take(replace(generation("", finish_reason), thoughts="Well, the user"), 0.1)
+    assert done is not None
+    assert (done.outcome, done.reason_code, done.raw_output) == (outcome, code, "Well, the user")
+    assert done.reason is not None
+    assert "the model thought and did not answer: turn its thinking off" in done.reason
+
+
 def test_failed_request_is_tried_again_then_failed() -> None:
-    row = RowInFlight(rules(attempts=2), 0, Prompt(1))
+    row = RowInFlight(rules(max_tries=2), 0, Prompt(1))
     row.request()
     assert row.fail(RequestFailed("no answer"), 0.1) is None
     row.request()

@@ -17,7 +17,7 @@ REPOSITORY = Path(__file__).parents[2]
 UNITS = sorted((REPOSITORY / "ops" / "systemd").glob("*.service"))
 MANIFESTS = sorted((REPOSITORY / "ops" / "kubernetes").glob("*.yaml"))
 COMPOSE = REPOSITORY / "docker-compose.yml"
-DEFAULTS = Settings(_env_file=None)
+DEFAULTS = Settings()
 #: Not settings: what compose makes passwords of.
 COMPOSE_ONLY = {"DB_PASSWORD", "BROKER_PASSWORD", "MODELS"}
 

@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
+from producer.cli.options import settings_with
 from schemas.env_files import ENV_PREFIX, SettingsError
 from schemas.settings import Settings, load_settings
 
@@ -129,8 +130,30 @@ def test_a_bad_value_names_its_variable(monkeypatch, place, name, value):
 def test_every_bad_value_is_said_at_once(monkeypatch):
     monkeypatch.setenv("GLEANER_CHUNK_SIZE", "0")
     monkeypatch.setenv("GLEANER_SEED", "x")
-    with pytest.raises(SettingsError, match=r"(?s)GLEANER_CHUNK_SIZE: .*; GLEANER_SEED: "):
+    with pytest.raises(SettingsError, match=r"(?s)GLEANER_SEED: .*; GLEANER_CHUNK_SIZE: "):
         load_settings()
+
+
+def test_unknown_names_and_bad_values_are_said_together(monkeypatch):
+    monkeypatch.setenv("GLEANER_MODLE", "x")
+    monkeypatch.setenv("GLEANER_SEED", "x")
+    with pytest.raises(SettingsError, match=r"GLEANER_MODEL\?; GLEANER_SEED: 'x' is not a whole number\. `producer"):
+        load_settings()
+
+
+def test_settings_made_in_code_are_what_they_are_given(monkeypatch):
+    monkeypatch.setenv("GLEANER_CHUNK_SIZE", "3")
+    assert Settings(seed=4) == Settings(seed=4, chunk_size=256)
+    with pytest.raises(ValidationError, match="chunksize"):
+        Settings(chunksize=3)
+
+
+def test_an_option_wins_and_leaves_other_settings_as_they_are(monkeypatch):
+    monkeypatch.setenv("GLEANER_CHUNK_SIZE", "3")
+    monkeypatch.setenv("GLEANER_DATABASE_URL", "postgresql://user:s3cret@host/0")
+    settings = settings_with(chunk_size=5, model=None)
+    assert settings.model_fields_set == {"chunk_size", "database_url"}
+    assert (settings.chunk_size, settings.database_url) == (5, load_settings().database_url)
 
 
 def test_json_settings_are_parsed(monkeypatch):

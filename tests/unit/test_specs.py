@@ -10,13 +10,13 @@ from schemas.label_spec import load_label_spec
 from schemas.outcomes import CanaryFailed, EngineLost
 from schemas.settings import Settings
 from worker import specs
-from worker.engine.stub import _label_text
+from worker.engine.plain_label import plain_label_text
 from worker.specs import Specs, prepared
 
 THREADS = 6
 WAIT_S = 10
 SPEC, _ = load_label_spec("packages")
-GOOD = _label_text(SPEC.schema_text)
+GOOD = plain_label_text(SPEC.schema_text)
 SETTINGS = Settings(engine="stub")
 
 

@@ -6,9 +6,11 @@ from typing import Any
 import pytest
 
 from schemas.label_spec import LabelSpec, builtin_names, load_label_spec
+from schemas.normalise import normalise
 from schemas.settings import Settings
 from worker.check import LabelCheck
 from worker.engine.base import Prompt, Request
+from worker.engine.plain_label import plain_label_text
 from worker.engine.stub import StubEngine
 
 
@@ -38,6 +40,7 @@ def test_answers_are_valid_labels(name: str) -> None:
         {"anyOf": [{"type": "string", "maxLength": 3}, {"type": "null"}]},
         {"type": ["null", "boolean"]},
         {"const": 4},
+        {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1},
         {"type": "array", "prefixItems": [{"type": "boolean"}, {"const": 1}], "items": False, "minItems": 2},
         {"type": "object", "properties": {"x": {"type": "boolean"}}, "required": ["x"], "additionalProperties": False},
     ],
@@ -50,6 +53,34 @@ def test_answers_keep_to_the_bounds(field: dict[str, Any]) -> None:
     answer = engine.submit(request_for(spec.schema_text)).result(timeout=10)
     engine.close()
     assert "f" in LabelCheck(spec).label(answer.text)
+
+
+@pytest.mark.parametrize(
+    "items",
+    [
+        {"type": "string", "maxLength": 20},
+        {"type": "string", "minLength": 3, "maxLength": 3},
+        {"type": "string", "format": "date"},
+        {"type": "string", "format": "uuid"},
+        {"type": "integer"},
+        {"type": "integer", "minimum": -3, "maximum": 1},
+        {"type": "number", "minimum": 0, "maximum": 1},
+        {"enum": ["a", "b", "c", "d"]},
+        {"anyOf": [{"type": "boolean"}, {"type": "null"}, {"const": "x"}]},
+        {
+            "type": "object",
+            "properties": {"x": {"type": "boolean"}, "y": {"enum": ["a", "b", "c"]}},
+            "required": ["x", "y"],
+        },
+    ],
+)
+def test_items_of_a_set_differ(items: dict[str, Any]) -> None:
+    """The engine is held to a schema that does not say that they must: its labels are checked for it."""
+    tags = {"type": "array", "items": items, "minItems": 4, "maxItems": 5, "uniqueItems": True}
+    schema = normalise({"type": "object", "properties": {"tags": tags}, "required": ["tags"]}).json_schema
+    spec = LabelSpec(name="s", json_schema=schema, system_prompt="Label.")
+    assert "uniqueItems" not in spec.schema_text
+    assert len(LabelCheck(spec).label(plain_label_text(spec.schema_text))["tags"]) == 4
 
 
 def test_cancelled_requests_are_not_served() -> None:

@@ -18,7 +18,10 @@ from worker.cli.options import ProfileOption, SchemaOption, label_spec, settings
 from worker.sample import read_sample
 from worker.specs import prepared
 
+app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
 
+
+@app.command(epilog="Example: worker bench sample.jsonl --schema papers --json bench.json")
 def bench(
     corpus: Annotated[Path, typer.Argument(help="JSONL file, plain or gzip: one JSON object a line.")],
     schema: SchemaOption,

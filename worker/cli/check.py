@@ -11,11 +11,11 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from schemas.command_line import printable
 from schemas.errors import GleanerError, UsageError
 from schemas.label_spec import template_fields
 from schemas.lint import structured_path
 from schemas.outcomes import CanaryFailed, EngineLost, Outcome
+from schemas.printable import printable
 from schemas.settings import Settings
 from worker.canary import prove_grammar
 from worker.cli.options import ProfileOption, SchemaOption, label_spec, settings_with
@@ -41,6 +41,9 @@ TEXT = (
 CACHE_NAME = "check"
 
 
+app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
+
+
 @contextmanager
 def started(settings: Settings) -> Iterator[Engine]:
     """An engine that serves, for a command that needs no queue."""
@@ -55,6 +58,7 @@ def started(settings: Settings) -> Iterator[Engine]:
         engine.close()
 
 
+@app.command(epilog="Example: worker check --schema papers --json")
 def check(
     schema: SchemaOption = "papers",
     profile: ProfileOption = None,

@@ -4,8 +4,9 @@ from typing import Annotated
 
 import typer
 
+from schemas.engine_settings import EngineProfile
 from schemas.label_spec import LabelSpec, load_label_spec
-from schemas.settings import EngineProfile, Settings, load_settings
+from schemas.settings import Settings, load_settings
 from worker.engine.profiles import PROFILES
 
 #: A node profile by name.

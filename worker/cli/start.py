@@ -5,9 +5,9 @@ from typing import Annotated, Any
 
 import typer
 
-from schemas.command_line import log_printable
 from schemas.database import connect, require_migrated
 from schemas.errors import UsageError
+from schemas.printable import log_printable
 from schemas.queue import create_app, queue_name, require_broker
 from schemas.settings import Settings
 from worker.cli.options import ProfileOption, settings_with
@@ -28,6 +28,12 @@ MIN_SLOTS = 4
 MAX_SLOTS = 64
 
 
+app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
+
+
+@app.command(
+    epilog="Example: GLEANER_MODEL=qwen3-8b GLEANER_MODEL_PATH=/models/qwen3-8b worker start --profile h200 --name gpu0"
+)
 def start(
     name: Annotated[
         str | None,

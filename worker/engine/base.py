@@ -62,6 +62,19 @@ class Generation:
     prompt_tokens: int
     output_tokens: int
     cached_tokens: int  #: tokens of the prompt that the prefix cache held
+    thoughts: str = ""  #: what a model that thinks wrote before its answer, where a server tells the two apart
+
+    @property
+    def only_thought(self) -> bool:
+        """Whether the model thought and never came to an answer."""
+        return bool(self.thoughts) and not self.text
+
+
+#: What is said of a generation that only thought.
+ONLY_THOUGHT = (
+    "the model thought and did not answer: turn its thinking off (GLEANER_CHAT_TEMPLATE_KWARGS, or what its server "
+    "takes in GLEANER_OPENAI_EXTRA_BODY)"
+)
 
 
 class Engine(Protocol):

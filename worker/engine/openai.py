@@ -44,7 +44,7 @@ BYTES_PER_TOKEN = 2
 TEMPLATE_TOKENS = 64
 
 #: Requests for one try of a row that meet trouble of the server's: half a minute with the pauses between.
-TRIES = 6
+REQUESTS_A_TRY = 6
 #: Seconds before the second request at most; doubled with each further one.
 BACKOFF_S = 1.0
 MAX_BACKOFF_S = 30.0
@@ -53,6 +53,8 @@ MAX_RETRY_AFTER_S = 60.0
 #: Seconds until close gives up on connections.
 CLOSE_TIMEOUT_S = 10.0
 
+#: Fields of a message that hold a model's thoughts: vLLM's since 0.11.2, and its older name, which llama.cpp has too.
+THOUGHTS = ("reasoning", "reasoning_content")
 #: Statuses that are our input's fault: the same prompt would be refused again.
 _INPUT = {400, 413, 422}
 
@@ -163,7 +165,10 @@ class OpenaiEngine:
     async def _complete(self, request: Request) -> ChatCompletion:
         # A slot is kept during the pauses: a server that is too busy gets less to do.
         retrying = AsyncRetrying(
-            retry=retry_if_exception_type(RequestFailed), wait=_pause, stop=stop_after_attempt(TRIES), reraise=True
+            retry=retry_if_exception_type(RequestFailed),
+            wait=_pause,
+            stop=stop_after_attempt(REQUESTS_A_TRY),
+            reraise=True,
         )
         try:
             return await retrying(self._ask, request)
@@ -295,14 +300,17 @@ def _generation(prompt: Prompt, completion: ChatCompletion) -> Generation:
     if choice.finish_reason not in ("stop", "length"):
         raise RequestFailed(f"the server ended the request: {choice.finish_reason}")
     text = choice.message.content or ""
+    fields = choice.message.model_extra or {}
+    thoughts = next((said for name in THOUGHTS if isinstance(said := fields.get(name), str)), "")
     usage = completion.usage
     details = usage.prompt_tokens_details if usage else None
     return Generation(
         text=text,
         finish_reason=choice.finish_reason,
         prompt_tokens=usage.prompt_tokens if usage else prompt.size,
-        output_tokens=usage.completion_tokens if usage else _estimate(text),
+        output_tokens=usage.completion_tokens if usage else _estimate(thoughts + text),
         cached_tokens=(details.cached_tokens if details else None) or 0,
+        thoughts=thoughts,
     )
 
 

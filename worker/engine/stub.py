@@ -1,6 +1,5 @@
 """An engine that answers from the schema alone: for tests, and for measuring everything that is not the model."""
 
-import json
 import os
 import queue
 import signal
@@ -8,13 +7,11 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
-from functools import lru_cache
-from typing import Any
 
-from schemas.jsontext import dump_json
 from schemas.outcomes import EngineLost
 from schemas.settings import Settings
 from worker.engine.base import EngineInfo, Generation, Prompt, Request
+from worker.engine.plain_label import plain_label_text
 
 #: Characters a token of English text has on average: the stub has no tokenizer.
 CHARS_PER_TOKEN = 4
@@ -22,19 +19,6 @@ CHARS_PER_TOKEN = 4
 DEFAULT_MAX_MODEL_LEN = 8192
 #: The content of a prompt that takes the engine down.
 _POISONED = (0,)
-#: Valid values by format; other strings are plain.
-_BY_FORMAT = {
-    "date": "2000-01-01",
-    "date-time": "2000-01-01T00:00:00Z",
-    "time": "00:00:00Z",
-    "email": "stub@example.org",
-    "uuid": "00000000-0000-4000-8000-000000000000",
-    "uri": "https://example.org/",
-    "ipv4": "192.0.2.1",
-    "ipv6": "2001:db8::1",
-    "hostname": "example.org",
-    "duration": "P1D",
-}
 
 
 class StubEngine:
@@ -97,7 +81,7 @@ class StubEngine:
             if request.prompt.tokens == _POISONED:
                 self._die(future)
                 continue
-            text = "stub" if request.schema_text is None else _label_text(request.schema_text)
+            text = "stub" if request.schema_text is None else plain_label_text(request.schema_text)
             future.set_result(
                 Generation(
                     text=text,
@@ -127,38 +111,3 @@ class StubEngine:
         if not self._closed:
             self._closed = True
             self._waiting.put(None)
-
-
-@lru_cache(maxsize=64)
-def _label_text(schema_text: str) -> str:
-    return dump_json(_value(json.loads(schema_text)))
-
-
-def _value(schema: dict[str, Any]) -> Any:
-    """The plainest value that a normalised schema allows."""
-    if "const" in schema:
-        return schema["const"]
-    if "enum" in schema:
-        return schema["enum"][0]
-    if schema.get("anyOf"):
-        return _value(schema["anyOf"][0])
-    kind = schema.get("type")
-    kind = kind[0] if isinstance(kind, list) else kind
-    if kind == "object":
-        return {name: _value(item) for name, item in schema.get("properties", {}).items()}
-    if kind == "array":
-        first = [_value(item) for item in schema.get("prefixItems", [])]
-        more = max(0, schema.get("minItems", 0) - len(first))
-        return first + ([_value(schema["items"])] * more if more else [])
-    if kind == "string":
-        text = _BY_FORMAT.get(schema.get("format", ""), "stub")
-        return text[: schema.get("maxLength", len(text))].ljust(schema.get("minLength", 0), "x")
-    if kind in ("integer", "number"):
-        return _number(schema)
-    return False if kind == "boolean" else None
-
-
-def _number(schema: dict[str, Any]) -> Any:
-    low = schema.get("minimum", schema.get("exclusiveMinimum", 0) + ("exclusiveMinimum" in schema))
-    high = schema.get("maximum", schema.get("exclusiveMaximum", 0) - ("exclusiveMaximum" in schema))
-    return 0 if low <= 0 <= high else low if "minimum" in schema or "exclusiveMinimum" in schema else high

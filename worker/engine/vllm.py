@@ -9,9 +9,10 @@ from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
+from schemas.engine_settings import LONGEST_CONTEXT
 from schemas.errors import EngineUnavailable
 from schemas.outcomes import EngineLost, Outcome, Reason, RequestFailed, RowFinal
-from schemas.settings import LONGEST_CONTEXT, Settings
+from schemas.settings import Settings
 from worker.decoder import ARGUMENT
 from worker.engine.base import DECODER, EngineInfo, Generation, Prompt, Request
 from worker.engine.chat import ChatTokenizer
@@ -102,6 +103,9 @@ class VllmEngine:
             # Its own default is stdout, which belongs to the answers of `worker check --json`.
             "VLLM_LOGGING_STREAM": "ext://sys.stderr",
             "VLLM_NO_USAGE_STATS": "1",
+            # Its kernels are compiled at the first start, for more than a minute and with nvcc, and no label at
+            # temperature 0 uses them: vLLM has its own for top_p.
+            "VLLM_USE_FLASHINFER_SAMPLER": "0",
             # Batches are tokenized by the Rust library's own threads, and nothing forks after them.
             "TOKENIZERS_PARALLELISM": "true",
             **({"HF_HUB_OFFLINE": "1"} if local_model else {}),

@@ -4,14 +4,14 @@ import json
 
 import pytest
 
-from producer.cli import output
+from producer.cli import bars
 
 
 def test_progress_for_machines_is_json_on_stderr(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(output, "JSON_LINE_S", 0.0)
-    with output.progress_bar(as_json=True) as progress:
+    monkeypatch.setattr(bars, "JSON_LINE_S", 0.0)
+    with bars.progress_bar(as_json=True) as progress:
         progress("loading", 5, 10)
         progress("fetching", 7, 0)
     captured = capsys.readouterr()
@@ -23,13 +23,13 @@ def test_progress_for_machines_is_json_on_stderr(
 
 
 def test_what_is_done_soon_needs_no_line(capsys: pytest.CaptureFixture[str]) -> None:
-    with output.progress_bar(as_json=True) as progress:
+    with bars.progress_bar(as_json=True) as progress:
         progress("loading", 5, 10)
     assert capsys.readouterr().err == ""
 
 
 def test_progress_is_quiet_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
-    with output.progress_bar(as_json=False) as progress:
+    with bars.progress_bar(as_json=False) as progress:
         progress("loading", 5, 10)
     captured = capsys.readouterr()
     assert (captured.out, captured.err) == ("", "")

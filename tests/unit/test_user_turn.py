@@ -4,7 +4,7 @@ import pytest
 
 from schemas.label_spec import LabelSpec
 from schemas.outcomes import Reason, RowFinal
-from worker.prompt import UserTurn
+from schemas.user_turn import UserTurn
 
 
 def turn(template: str = "{text}") -> UserTurn:
