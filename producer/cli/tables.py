@@ -38,12 +38,8 @@ def show_table(columns: Sequence[str], rows: Sequence[Sequence[str]], folded: Se
         widths[max(wide, key=widths.__getitem__)] -= 1
     typer.secho(_line(columns, widths), bold=True)
     for row in rows:
-        for line in zip_longest(*map(_folded, row, widths), fillvalue=""):
+        for line in zip_longest(*map(chop_cells, row, widths), fillvalue=""):
             say(_line(line, widths))
-
-
-def _folded(cell: str, width: int) -> list[str]:
-    return chop_cells(cell, width)
 
 
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:

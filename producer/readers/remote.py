@@ -32,7 +32,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _ONE = ". A folder or a glob can't be fetched from a web server: give the address of each file"
 _URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.:-]*://[^\s'\"<>]+")
 #: Clients that write to stderr, with addresses as they are, what their errors say too.
-_LOUD = ("gcsfs", "huggingface_hub", "aiobotocore", "asyncio")
+_LOUD = ("gcsfs", "huggingface_hub", "aiobotocore")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +66,9 @@ _OTHER = _Store("its package for fsspec says how to sign in")
 
 def fetch(url: str, timeout_s: float, advance: Advance) -> list[Found]:
     """The files at a URL: one, those of a folder or those that a glob matches, by name.
+
+    Of a web server that says neither how long a file is nor when it ends, a connection that drops can't be told from
+    the end.
 
     :param timeout_s: seconds without a byte after which a connection counts as lost.
     :param advance: told of the bytes so far, of all files together.

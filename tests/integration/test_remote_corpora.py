@@ -78,7 +78,7 @@ def s3_store() -> Iterator[Store]:
     client.create_bucket(Bucket="corpora")
 
     def put(name: str, content: bytes) -> None:
-        client.put_object(Bucket="corpora", Key=f"set/{name}", Body=content)
+        client.put_object(Bucket="corpora", Key=f"set/{name}", Body=content, ACL="public-read")
 
     with way_to(f"{host}:{port}") as server:
         environment = {
@@ -292,6 +292,17 @@ def test_a_bucket_without_a_key(s3_store: Store, monkeypatch: pytest.MonkeyPatch
     assert "AWS_ACCESS_KEY_ID" in said
     assert s3_store.server.seen == []
     forget_clients()
+
+
+def test_a_public_bucket_needs_no_key(run_cli: Callable, s3_store: Store) -> None:
+    s3_store.server.reset()
+    s3_store.put("a.jsonl", FILES["a.jsonl"])
+    env = {name: value for name, value in s3_store.environment.items() if "KEY" not in name}
+    call = ["preview", f"{s3_store.url}/a.jsonl", "--schema", "papers", "-n", "1"]
+    done = run_cli(*call, env={**env, "FSSPEC_S3_ANON": "true"})
+    assert done.returncode == 0, done.stderr
+    assert s3_store.server.seen
+    assert not any("authorization" in map(str.lower, request.headers) for request in s3_store.server.seen)
 
 
 def test_a_gated_data_set_and_the_token_for_it(call_cli: Callable, run_cli: Callable, hf_store: Store) -> None:
