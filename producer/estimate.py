@@ -3,18 +3,20 @@
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from math import sqrt
+from math import ceil, sqrt
 from statistics import fmean, pstdev
 from typing import Any
 
-from producer.tokens import TEMPLATE_TOKENS, TokenCounter, token_counter
+from producer.tokens import TEMPLATE_TOKENS, TokenCounter, context_tokens, token_counter
+from schemas.budget import MAX_PARTS, MIN_DOCUMENT_TOKENS
 from schemas.database import Connection, queries
 from schemas.label_spec import LabelSpec
-from schemas.outcomes import RowFinal
+from schemas.outcomes import OverLong, RowFinal
 from schemas.settings import Settings
 from schemas.user_turn import UserTurn
 
-#: Documents that are tokenized: their mean is then known to a few percent, in well under a second.
+#: Documents that are tokenized: their mean is then known to a few percent, in well under a second. A corpus of no more
+#: is counted whole.
 SAMPLE = 300
 #: Standard errors on each side of a mean within which the true one lies 19 times out of 20.
 SIGMAS = 1.96
@@ -41,6 +43,15 @@ class History:
     chars_a_token: float
     output_tokens_per_s: float
     same_spec: bool  #: whether they had the label spec in question
+
+
+@dataclass(frozen=True, slots=True)
+class _Size:
+    """What a document takes: tokens as it is, tokens that the over-long policy leaves of it, and the labels written."""
+
+    whole: int
+    kept: int
+    labels: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +89,9 @@ def history_of(connection: Connection, model: str, label_spec_id: int | None) ->
                 output_tokens=rows["output_tokens"],
                 output_spread=rows["output_spread"] / sqrt(rows["rows"]),
                 cached_share=rows["cached_tokens"] / rows["prompt_tokens"],
-                chars_a_token=queries.chars_a_token(connection, job_id=job["id"], batch=ROWS),
+                chars_a_token=queries.chars_a_token(
+                    connection, job_id=job["id"], batch=ROWS, template_tokens=TEMPLATE_TOKENS
+                ),
                 output_tokens_per_s=job["total"] * rows["output_tokens"] / job["running_s"] / rows["workers"],
                 same_spec=job["label_spec_id"] == label_spec_id,
             )
@@ -99,32 +112,36 @@ def forecast(
     """Forecast a job.
 
     :param sample: some of its documents, with ``external_id``, ``text`` and ``meta``.
-    :param context: tokens that prompt and output may have together, if that is known.
+    :param context: tokens that prompt and output may have together, if an engine told; else what the settings say.
     :param workers: GPUs that will work on it. :param rate: documents a second of one of them, if the user knows it.
     """
     counter = token_counter(settings, history.chars_a_token if history else None)
-    shared, sizes = _prompt_sizes(sample, spec, counter)
-    mean = fmean(sizes)
+    limit = context or context_tokens(settings)
+    room = None if limit is None else limit - spec.reserved_output_tokens
+    shared, sizes = _sizes(sample, spec, counter, room)
+    kept = [size.kept for size in sizes]
+    mean = fmean(kept)
+    labels = fmean(size.labels for size in sizes)
     output, output_spread, output_basis = _output(spec, history)
-    seconds, rate_basis = _seconds(documents, output, settings, history, rate, workers)
-    limit = context or settings.max_model_len
+    seconds, rate_basis = _seconds(documents, labels * output, settings, history, rate, workers)
+    # Of a corpus that was drawn whole nothing is left to chance.
+    drawn = sqrt((documents - len(sizes)) / (documents - 1)) if documents > len(sizes) else 0.0
+    counted = f"all {documents:,} documents" if documents <= len(sizes) else f"{len(sizes):,} documents drawn by chance"
     hours = None if seconds is None else seconds * workers / 3600
     price = settings.gpu_hour_price
     return Forecast(
         documents=documents,
         prompt_tokens=round(documents * mean),
-        prompt_spread=SIGMAS * pstdev(sizes) / sqrt(len(sizes)) / mean if mean else 0.0,
-        output_tokens=round(documents * output),
+        prompt_spread=drawn * SIGMAS * pstdev(kept) / sqrt(len(kept)) / mean if mean else 0.0,
+        output_tokens=round(documents * labels * output),
         output_spread=output_spread,
-        over_long_share=None
-        if limit is None
-        else sum(size + spec.reserved_output_tokens > limit for size in sizes) / len(sizes),
-        cached_share=history.cached_share if history and history.same_spec else shared / mean if mean else 0.0,
+        over_long_share=None if room is None else sum(size.whole > room for size in sizes) / len(sizes),
+        cached_share=history.cached_share if history and history.same_spec else labels * shared / mean if mean else 0.0,
         seconds=seconds,
         gpu_hours=hours,
         cost=None if hours is None or price is None else hours * price,
         workers=workers,
-        basis={"prompt tokens": counter.basis, "output tokens": output_basis, "rate": rate_basis},
+        basis={"prompt tokens": f"{counter.basis}, {counted}", "output tokens": output_basis, "rate": rate_basis},
     )
 
 
@@ -136,17 +153,17 @@ def forecast_corpus(
     spec_id: int,
     settings: Settings,
     model: str,
-) -> Forecast | None:
-    """Forecast a job over a corpus that is loaded; None when no document of it could be drawn."""
-    last = queries.last_ordinal(connection, corpus_id=corpus_id)
-    chance = random.Random(corpus_id)
-    # Of ordinals that are rejects' there is no document; a few more are asked for.
-    ordinals = sorted({chance.randint(0, last or 0) for _ in range(2 * SAMPLE)})
-    found = list(queries.sample_documents(connection, corpus_id=corpus_id, ordinals=ordinals))
-    if not found:
-        return None
+) -> Forecast:
+    """Forecast a job over a corpus that is loaded."""
+    if documents <= SAMPLE:
+        found = list(queries.first_documents(connection, corpus_id=corpus_id, batch=SAMPLE))
+    else:
+        last = queries.last_ordinal(connection, corpus_id=corpus_id)
+        chance = random.Random(corpus_id)
+        ordinals = sorted({chance.randint(0, last) for _ in range(SAMPLE)})
+        found = list(queries.sample_documents(connection, corpus_id=corpus_id, ordinals=ordinals))
     return forecast(
-        chance.sample(found, min(SAMPLE, len(found))),
+        found,
         documents,
         spec,
         settings,
@@ -155,17 +172,38 @@ def forecast_corpus(
     )
 
 
-def _prompt_sizes(sample: Sequence[Mapping[str, Any]], spec: LabelSpec, counter: TokenCounter) -> tuple[int, list[int]]:
-    """Tokens that every prompt has in common, and tokens of each."""
+def _sizes(
+    sample: Sequence[Mapping[str, Any]], spec: LabelSpec, counter: TokenCounter, room: int | None
+) -> tuple[int, list[_Size]]:
+    """Tokens that every prompt has in common, and what each document takes where prompts have ``room`` tokens."""
+    shared = counter.count([spec.system_prompt])[0] + TEMPLATE_TOKENS
     turn = UserTurn(spec)
-    turns = []
+    turns, texts = [], []
     for document in sample:
         try:
             turns.append(turn.render(document["external_id"], document["text"], document["meta"]))
+            texts.append(document["text"])
         except RowFinal:  # its row says so; it costs nothing
-            turns.append("")
-    shared = counter.count([spec.system_prompt])[0] + TEMPLATE_TOKENS
-    return shared, [shared + size for size in counter.count(turns)]
+            pass
+    sizes = [_Size(0, 0, 0)] * (len(sample) - len(turns))
+    for text, tokens in zip(texts, counter.count(turns), strict=True):
+        whole = shared + tokens
+        if room is None or whole <= room:
+            sizes.append(_Size(whole, whole, 1))
+        else:
+            sizes.append(_cut(whole, counter.count([text])[0], spec.over_long, room))
+    return shared, sizes
+
+
+def _cut(whole: int, text: int, policy: OverLong, room: int) -> _Size:
+    """What workers make of a document that does not fit: see `worker.over_long`, whose margins are left out here."""
+    around = whole - text
+    if policy is OverLong.REJECT or room - around < MIN_DOCUMENT_TOKENS:
+        return _Size(whole, 0, 0)
+    if policy is not OverLong.SPLIT:
+        return _Size(whole, room, 1)
+    parts = ceil(text / (room - around))
+    return _Size(whole, text + parts * around, parts) if parts <= MAX_PARTS else _Size(whole, 0, 0)
 
 
 def _output(spec: LabelSpec, history: History | None) -> tuple[float, float, str]:

@@ -84,10 +84,12 @@ def choose_fields(
     text_fields: Sequence[str],
     text_template: str | None,
     prompt_fields: Iterable[str] = (),
+    group_by: Iterable[str] = (),
 ) -> tuple[FieldMapping, tuple[str, ...]]:
     """The field mapping of a corpus, and what was guessed of it, in words.
 
     :param text_template: how the text is made of several fields. :param prompt_fields: names in the prompt template.
+    :param group_by: fields that documents are grouped by.
     :raises UsageError: for a field that no record has, and where no text is obvious; names the fields seen and the
         likely one. Not where no record could be read at all: loading says why each was rejected.
     """
@@ -110,11 +112,11 @@ def choose_fields(
             )
         notes.append(f"text field: {guess!r}")
         mapping = FieldMapping(id_field, guess)
-    _check(mapping, probe.values, prompt_fields)
+    _check(mapping, probe.values, prompt_fields, group_by)
     return mapping, tuple(notes)
 
 
-def _check(mapping: FieldMapping, seen: dict[str, Any], prompt_fields: Iterable[str]) -> None:
+def _check(mapping: FieldMapping, seen: dict[str, Any], prompt_fields: Iterable[str], group_by: Iterable[str]) -> None:
     if mapping.id_field is not None and mapping.id_field == mapping.text_field:
         raise UsageError(f"--id-field and --text-field both name {mapping.id_field!r}: they must differ")
     if not seen:
@@ -128,6 +130,8 @@ def _check(mapping: FieldMapping, seen: dict[str, Any], prompt_fields: Iterable[
     for name in prompt_fields:
         if name not in ("text", "id"):
             _require(name, "the template", meta)
+    for name in group_by:
+        _require(name, "--group-by", meta)
 
 
 def _require(name: str, where: str, seen: Iterable[str]) -> None:

@@ -27,7 +27,7 @@ from schemas.outcomes import RejectCode
 from schemas.settings import Settings
 
 #: Raise it when the same records would become other documents: an old corpus is then not taken for the new one.
-DOCUMENT_FORMAT = 2
+DOCUMENT_FORMAT = 3
 #: Bytes of rejects kept in memory before they go to a temporary file.
 _SPOOL_BYTES = 8 * 1024 * 1024
 _COLUMNS = sql.SQL("corpus_id, ordinal, external_id, text, meta, content_hash, flags, original")

@@ -59,7 +59,7 @@ def job_standing(connection: Connection, job_id: int, *, audit: bool = False) ->
     return {
         **job,
         "forecast": queries.forecast_of(connection, job_id=job_id),
-        "took": _took(connection, job),
+        "took": _took(connection, job, ledger),
         "ledger": ledger,
         "balanced": ledger["balanced"],
         "reasons": list(queries.reasons_of_job(connection, job_id=job_id)),
@@ -96,9 +96,10 @@ def _audited(connection: Connection, job_id: int) -> dict[str, Any]:
     return ledger
 
 
-def _took(connection: Connection, job: dict[str, Any]) -> dict[str, float] | None:
+def _took(connection: Connection, job: dict[str, Any], ledger: dict[str, Any]) -> dict[str, float] | None:
     """Tokens of the whole job, from those of some of its rows: to be held against its forecast. None before any."""
+    prompted = job["total"] - ledger[Outcome.REJECTED] - ledger[Outcome.CANCELLED]
     rows = queries.token_figures(connection, job_id=job["id"], batch=FIGURE_ROWS)
     if not rows["rows"]:
         return None
-    return {name: round(job["total"] * rows[name]) for name in ("prompt_tokens", "output_tokens")}
+    return {name: round(prompted * rows[name]) for name in ("prompt_tokens", "output_tokens")}

@@ -1,4 +1,4 @@
-"""How many tokens a text has: by the model's own tokenizer where it is at hand, else by what was measured."""
+"""How many tokens a text has, by the model's own tokenizer where it is at hand; and how many the model takes."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -7,13 +7,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from schemas.engine_settings import LONGEST_CONTEXT
+from schemas.jsontext import parse_json
 from schemas.settings import Settings
 
 #: Characters of a token where nothing was measured: English has about four, Chinese between one and two.
 CHARS_A_TOKEN = 4.0
 #: Tokens that a chat template puts around system prompt and user turn: 10 to 30 with the models in use.
 TEMPLATE_TOKENS = 20
-_FILE = "tokenizer.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ def token_counter(settings: Settings, measured_chars: float | None = None) -> To
 
     :param measured_chars: characters a token of what the model labelled before, if that is known.
     """
-    file = _tokenizer_file(settings.model_path or settings.model)
+    file = _model_file(settings, "tokenizer.json")
     if file is not None and find_spec("tokenizers"):
         tokenizer: Any = import_module("tokenizers").Tokenizer.from_file(str(file))
         tokenizer.no_truncation()
@@ -44,15 +45,36 @@ def token_counter(settings: Settings, measured_chars: float | None = None) -> To
     return TokenCounter(lambda texts: [round(len(text) / chars) for text in texts], basis)
 
 
-def _tokenizer_file(model: str) -> Path | None:
-    file = Path(model) / _FILE
+def context_tokens(settings: Settings) -> int | None:
+    """Tokens of prompt and output together that an engine with these settings takes; None when nobody can say yet."""
+    if settings.max_model_len is not None:
+        return settings.max_model_len
+    known = [LONGEST_CONTEXT.get(settings.engine_profile), _model_context(settings)]
+    return min((limit for limit in known if limit is not None), default=None)
+
+
+def _model_context(settings: Settings) -> int | None:
+    """As the model's own configuration says; not of one whose positions are stretched, by rules of its family."""
+    file = _model_file(settings, "config.json")
+    try:
+        config = parse_json(file.read_bytes()) if file is not None else {}
+    except (OSError, ValueError):
+        return None
+    text = config.get("text_config", config)
+    limit = None if text.get("rope_scaling") else text.get("max_position_embeddings")
+    return limit if isinstance(limit, int) else None
+
+
+def _model_file(settings: Settings, name: str) -> Path | None:
+    model = settings.model_path or settings.model
+    file = Path(model) / name
     if file.is_file():
         return file
     if not find_spec("huggingface_hub"):
         return None
     # Only what was fetched before: nothing is downloaded to count tokens.
     try:
-        found = import_module("huggingface_hub").try_to_load_from_cache(model, _FILE)
+        found = import_module("huggingface_hub").try_to_load_from_cache(model, name)
     except ValueError:  # the name can't be that of a model on the hub
         return None
     return Path(found) if isinstance(found, str) else None

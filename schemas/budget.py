@@ -19,6 +19,10 @@ _PATTERN_COUNT = re.compile(r"(\d+)\}")
 SEPARATOR_BYTES = 2
 #: The end-of-turn token, and one to spare.
 CLOSING_TOKENS = 2
+#: Tokens of a document below which a cut would leave nothing to label: the instructions alone fill the context.
+MIN_DOCUMENT_TOKENS = 16
+#: Parts of one document; a longer one would hold up its chunk for the sake of one row.
+MAX_PARTS = 32
 #: Characters that a token of a label covers, when room is set aside in the context: English has about four, Chinese
 #: between one and two. A label that needs more is cut only where its prompt nearly fills the context.
 CHARS_PER_TOKEN = 1

@@ -1,10 +1,14 @@
 """Commands of a program, each imported when it is called: its libraries take longer to load than most commands run."""
 
 import importlib
+from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar
 
 import typer
 from typer.core import TyperCommand, TyperGroup
+
+#: Options whose value may be white space.
+_MAY_BE_BLANK = ("--delimiter",)
 
 
 class Deferred(TyperCommand):
@@ -50,3 +54,22 @@ def _show_version(wanted: bool) -> None:
 VersionOption = Annotated[
     bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
 ]
+
+
+def empty_argument(arguments: Sequence[str]) -> str | None:
+    """What is wrong with the first argument of a command that is nothing but white space; None when there is none.
+
+    A variable of a script that was not set leaves such a one. To take it for an option that was not given would do
+    something else than was meant.
+    """
+    before = ""
+    for argument in arguments:
+        name, equals, value = argument.partition("=")
+        if argument.startswith("--") and equals:
+            blank = value
+        else:
+            name, blank = before if before.startswith("-") else "", argument
+        if not blank.strip() and (not blank or name not in _MAY_BE_BLANK):
+            return f"{name or 'an argument'} is empty: give a value, or leave it out"
+        before = argument
+    return None

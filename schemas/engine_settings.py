@@ -6,6 +6,17 @@ from pydantic import BaseModel, Field, SecretStr
 
 #: Kinds of node that the engine has defaults for: see ``worker.engine.profiles``.
 EngineProfile = Literal["h200", "h100", "a100-80g", "a100-40g", "dgx-spark", "cpu", "default"]
+#: Tokens of prompt and output together, by profile, where the model allows more and no setting says less.
+LONGEST_CONTEXT: dict[EngineProfile, int] = {
+    # One sequence of a model with 128k tokens of context would ask for all that 40 GB leave beside the weights, and
+    # vLLM refuses to start if it is more.
+    "a100-40g": 32768,
+    # A prompt of 131,072 tokens has reset the machine (NVIDIA/dgx-spark-playbooks#97). Longer documents go by the job's
+    # over-long policy.
+    "dgx-spark": 16384,
+    # A small model on a CPU: enough for an abstract, and a prompt stays under a second.
+    "cpu": 4096,
+}
 
 
 class EngineSettings(BaseModel):

@@ -3,7 +3,7 @@
 import json
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 #: What Postgres can't store in text or jsonb: NUL, and halves of a surrogate pair.
@@ -121,14 +121,30 @@ def make_storable(text: str) -> str:
 
 
 def map_strings(value: Any, change: Callable[[str], str]) -> Any:
-    """Apply ``change`` to every string of a JSON value, keys too."""
+    """Apply ``change`` to every string of a JSON value, keys too.
+
+    A key that would become the same as another gets as many replacement characters more as tell it apart.
+    """
     if isinstance(value, str):
         return change(value)
     if isinstance(value, dict):
-        return {change(key): map_strings(item, change) for key, item in value.items()}
+        return {key: map_strings(item, change) for key, item in zip(_keys(value, change), value.values(), strict=True)}
     if isinstance(value, list):
         return [map_strings(item, change) for item in value]
     return value
+
+
+def _keys(names: Iterable[str], change: Callable[[str], str]) -> list[str]:
+    made = {name: change(name) for name in names}
+    taken = {name for name, changed in made.items() if name == changed}
+    for name, changed in made.items():
+        if name == changed:
+            continue
+        while changed in taken:
+            changed += _REPLACEMENT  # noqa: PLW2901
+        taken.add(changed)
+        made[name] = changed
+    return list(made.values())
 
 
 def any_string(value: Any, test: Callable[[str], bool]) -> bool:

@@ -86,6 +86,13 @@ class Settings(EngineSettings):
         description="Bytes a record may have in its file. Bounds memory when a file has no line ends; "
         "Postgres takes no jsonb of 256 MiB.",
     )
+    fetch_timeout_s: float = Field(
+        60,
+        gt=0,
+        le=3600,
+        description="Seconds without a byte after which the connection that fetches a corpus by URL counts as lost. "
+        "Servers under load pause for seconds: after a minute nothing comes any more.",
+    )
     reconcile_s: float = Field(
         10,
         gt=0,

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
+from schemas.budget import MAX_PARTS, MIN_DOCUMENT_TOKENS
 from schemas.label_spec import LabelSpec
 from schemas.outcomes import Outcome, OverLong, Reason, RowFinal
 from worker.check import LabelCheck
@@ -13,10 +14,6 @@ from worker.row import Row, final_row
 
 #: Tokens beside the excess that a cut leaves out: text cut anew can tokenize to a few more.
 MARGIN_TOKENS = 8
-#: Tokens of a document below which a cut would leave nothing to label: the instructions alone fill the context.
-MIN_TOKENS = 16
-#: Parts of one document; a longer one would hold up its chunk for the sake of one row.
-MAX_PARTS = 32
 #: Stands where the middle was.
 ELLIPSIS = " […] "
 
@@ -37,7 +34,7 @@ def cut(policy: OverLong, text: str, excess: int, offsets: Sequence[int]) -> Cut
     :raises RowFinal: ``over_long`` when the policy is to reject, or nothing sensible would be left.
     """
     keep = len(offsets) - excess - MARGIN_TOKENS
-    if policy == OverLong.REJECT or keep < MIN_TOKENS:
+    if policy == OverLong.REJECT or keep < MIN_DOCUMENT_TOKENS:
         raise RowFinal(Outcome.REJECTED, Reason.OVER_LONG, f"the prompt has {excess} tokens more than fit")
     if policy == OverLong.SPLIT:
         starts = [*(offsets[n] for n in range(0, len(offsets), keep)), len(text)]

@@ -6,8 +6,9 @@ from typing import Any
 
 import typer
 
-from schemas.commands import DeferredGroup, VersionOption
-from schemas.errors import DatabaseNotMigrated, GleanerError
+from schemas.commands import DeferredGroup, VersionOption, empty_argument
+from schemas.errors import DatabaseNotMigrated, GleanerError, UsageError
+from schemas.printable import printable
 
 #: Each command with the first paragraph of its help, in the order of their use.
 COMMANDS = {
@@ -68,7 +69,7 @@ class CommandGroup(DeferredGroup):
 
 def _fail(message: str, exit_code: int, what: str = "error") -> int:
     # One line, whatever a server or a file name put into the message.
-    line = f"{what}: " + " ".join(message.split())
+    line = printable(f"{what}: " + " ".join(message.split()))
     encoding = sys.stderr.encoding or "utf-8"
     print(line.encode(encoding, "backslashreplace").decode(encoding), file=sys.stderr)
     return exit_code
@@ -107,6 +108,8 @@ def _root(_: VersionOption = False) -> None:
 def main() -> None:
     """Run the command line: the console script."""
     _mend_streams()
+    if empty := empty_argument(sys.argv[1:]):
+        sys.exit(_fail(empty, UsageError.exit_code))
     app()
 
 

@@ -7,12 +7,14 @@ from typing import Annotated
 import typer
 
 from producer.fields import choose_fields
+from producer.grouping import grouping_hint
 from producer.progress import Progress
 from producer.readers import FORMATS, Reader, ReadOptions, open_reader
 from producer.readers.file import COMPRESSED_ENDINGS
 from producer.records import FieldMapping
 from producer.selection import Condition, Selection
 from schemas.errors import UsageError
+from schemas.label_spec import template_fields
 from schemas.settings import Settings
 
 #: Endings that say nothing in a corpus's name.
@@ -83,20 +85,26 @@ def open_corpus(
     id_field: str | None,
     text_fields: list[str] | None,
     text: str | None,
-    prompt_fields: list[str],
+    template: str,
     name: str | None = None,
+    group_by: list[str] | None = None,
 ) -> OpenCorpus:
     """Find a corpus, tell its format, choose its fields.
 
-    :param prompt_fields: names in the prompt template, which records must have.
+    :param template: of the prompt; records must have the fields that it names.
+    :param group_by: fields that documents are grouped by; if there is none, those are named for which it would pay.
     :raises UsageError: for what can't be read, and fields that are not there or not obvious.
     """
     if text is not None and text_fields:
         raise UsageError("--text and --text-field say the same thing: give one")
     reader = open_reader(sources, settings, options, progress)
-    template = None if text is None else unescaped(text)
-    mapping, guesses = choose_fields(reader, id_field, text_fields or (), template, prompt_fields)
-    return OpenCorpus(reader, mapping, name or corpus_name(sources[0]), (*reader.notes, *guesses))
+    parts = None if text is None else unescaped(text)
+    mapping, guesses = choose_fields(
+        reader, id_field, text_fields or (), parts, template_fields(template), group_by or ()
+    )
+    hint = None if group_by else grouping_hint(reader, template)
+    notes = (*reader.notes, *guesses, *([hint] if hint else []))
+    return OpenCorpus(reader, mapping, name or corpus_name(sources[0]), notes)
 
 
 def selection(

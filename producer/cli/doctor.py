@@ -98,8 +98,11 @@ def _show(listed: list[dict[str, Any]], checks: list[dict[str, Any]]) -> None:
 
 def _say(line: str, indent: int) -> None:
     """A line, wrapped at words on a terminal, and there alone: what reads a pipe wants whole lines."""
-    if sys.stdout.isatty():
-        line = textwrap.fill(
-            line, output_width(), subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
-        )
-    say(line)
+    if not sys.stdout.isatty():
+        say(line)
+        return
+    margin = " " * indent
+    for part in textwrap.wrap(
+        line, output_width(), subsequent_indent=margin, break_long_words=False, break_on_hyphens=False
+    ):
+        say(part)

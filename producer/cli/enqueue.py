@@ -31,7 +31,7 @@ from producer.cli.corpus import (
     selection,
     unescaped,
 )
-from producer.cli.options import ChunkSizeOption, priority_number, settings_with
+from producer.cli.options import ChunkSizeOption, OverLongOption, priority_number, settings_with
 from producer.cli.output import JsonFlag, counted, print_json, say
 from producer.cli.tables import show_table
 from producer.difference import Difference
@@ -46,7 +46,7 @@ from producer.standing import ENDED, state_note
 from schemas.closing import close_job
 from schemas.database import Connection, connect, queries, require_migrated
 from schemas.errors import UsageError
-from schemas.label_spec import MADE_PROMPT, LabelSpec, load_label_spec, template_fields
+from schemas.label_spec import MADE_PROMPT, LabelSpec, load_label_spec
 from schemas.lint import structured_path
 from schemas.outcomes import OverLong
 from schemas.queue import create_app, require_broker
@@ -57,13 +57,6 @@ SHOWN_REJECTS = 3
 _PROMPT_IS_MADE = "prompt: made from the schema's descriptions (--prompt or --prompt-file for your own)"
 
 app = typer.Typer(add_completion=False)
-
-
-def _policy(value: str) -> OverLong:
-    try:
-        return OverLong(value)
-    except ValueError:
-        raise typer.BadParameter(f"{value!r} is none of {', '.join(OverLong)}") from None
 
 
 def _on_duplicate(value: str) -> OnDuplicate:
@@ -122,14 +115,7 @@ def enqueue(
     template: Annotated[
         str | None, typer.Option(help="The user's turn: {text} is the document, {id} its id, others its metadata.")
     ] = None,
-    over_long: Annotated[
-        OverLong,
-        typer.Option(
-            parser=_policy,
-            metavar="POLICY",
-            help=f"What becomes of a document that does not fit the model's context: {', '.join(OverLong)}.",
-        ),
-    ] = OverLong.REJECT,
+    over_long: OverLongOption = OverLong.REJECT,
     priority: Annotated[
         int | None,
         typer.Option(
@@ -171,8 +157,9 @@ def enqueue(
                 id_field=id_field,
                 text_fields=text_field,
                 text=text,
-                prompt_fields=template_fields(spec.template),
+                template=spec.template,
                 name=name,
+                group_by=group_by,
             )
             loaded = load_corpus(connection, opened.reader, opened.mapping, opened.name, settings, progress, rules)
             if loaded.nothing_new:
@@ -182,8 +169,7 @@ def enqueue(
             job = create_job(connection, loaded, frozen, model, settings.chunk_size, priority or 0)
             if job.created:
                 expected = forecast_corpus(connection, loaded.id, loaded.documents, spec, frozen.id, settings, model)
-                if expected is not None:
-                    queries.set_forecast(connection, job_id=job.id, forecast=Jsonb(expected.as_json()))
+                queries.set_forecast(connection, job_id=job.id, forecast=Jsonb(expected.as_json()))
             elif priority is not None:
                 queries.set_priority(connection, job_id=job.id, priority=priority)
             published = publish_waiting(connection, broker, settings, model, progress)

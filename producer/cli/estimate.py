@@ -29,7 +29,7 @@ from producer.cli.corpus import (
     selection,
     unescaped,
 )
-from producer.cli.options import settings_with
+from producer.cli.options import OverLongOption, settings_with
 from producer.cli.output import JsonFlag, counted, duration, note, print_json, say
 from producer.estimate import SAMPLE, Forecast, History, forecast, history_of
 from producer.jobs import job_model
@@ -37,7 +37,8 @@ from producer.preview import Looked, look
 from producer.readers import ReadOptions
 from schemas.database import connect, queries, require_migrated
 from schemas.errors import DatabaseNotMigrated, DatabaseUnavailable, UsageError
-from schemas.label_spec import LabelSpec, load_label_spec, template_fields
+from schemas.label_spec import LabelSpec, load_label_spec
+from schemas.outcomes import OverLong
 from schemas.settings import Settings
 
 app = typer.Typer(add_completion=False)
@@ -63,6 +64,7 @@ def estimate(
     prompt: Annotated[str | None, typer.Option(help="System prompt, instead of the label schema's.")] = None,
     prompt_file: Annotated[Path | None, typer.Option(help="File with the system prompt.")] = None,
     template: Annotated[str | None, typer.Option(help="The user's turn, as for `producer enqueue`.")] = None,
+    over_long: OverLongOption = OverLong.REJECT,
     workers: Annotated[int, typer.Option(min=1, help="GPUs that will work on it, one a worker.")] = 1,
     rate: Annotated[
         float | None, typer.Option(min=0.001, help="Documents a second of one GPU. Default: as measured.")
@@ -79,7 +81,10 @@ def estimate(
     settings = settings_with(model=model, engine_profile=profile)
     with redirect_stdout(stderr):
         spec, _ = load_label_spec(
-            schema, prompt=read_prompt(prompt, prompt_file), template=None if template is None else unescaped(template)
+            schema,
+            prompt=read_prompt(prompt, prompt_file),
+            template=None if template is None else unescaped(template),
+            over_long=over_long,
         )
     with progress_bar(as_json) as progress:
         opened = open_corpus(
@@ -90,7 +95,7 @@ def estimate(
             id_field=id_field,
             text_fields=text_field,
             text=text,
-            prompt_fields=template_fields(spec.template),
+            template=spec.template,
         )
         looked = Looked()
         size = opened.reader.size

@@ -7,6 +7,7 @@ from pydantic import ValidationError
 
 from producer.cli.output import whole_number
 from schemas.errors import UsageError
+from schemas.outcomes import OverLong
 from schemas.settings import Settings, load_settings, problem
 
 #: Priorities lie between minus this and this: room for every order that people can tell apart.
@@ -16,6 +17,23 @@ JobArgument = Annotated[int, typer.Argument(parser=whole_number, metavar="JOB", 
 ChunkSizeOption = Annotated[
     int | None,
     typer.Option(parser=whole_number, metavar="<int>", help="Documents a chunk. Default: GLEANER_CHUNK_SIZE (256)."),
+]
+
+
+def _policy(value: str) -> OverLong:
+    try:
+        return OverLong(value)
+    except ValueError:
+        raise typer.BadParameter(f"{value!r} is none of {', '.join(OverLong)}") from None
+
+
+OverLongOption = Annotated[
+    OverLong,
+    typer.Option(
+        parser=_policy,
+        metavar="POLICY",
+        help=f"What becomes of a document that does not fit the model's context: {', '.join(OverLong)}.",
+    ),
 ]
 
 

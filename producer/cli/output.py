@@ -6,17 +6,24 @@ from typing import Annotated, Any
 
 import typer
 
+from schemas.printable import printable
+
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else on stdout.")]
 
 
 def say(line: str = "") -> None:
-    """One line on stdout, never wrapped."""
-    typer.echo(line)
+    """One line on stdout, never wrapped; what is no text in it is escaped."""
+    typer.echo(printable(line))
+
+
+def say_text(text: str) -> None:
+    """A text of several lines on stdout, as it is but for what is no text."""
+    typer.echo(printable(text, lines=True))
 
 
 def note(line: str) -> None:
     """One line on stderr: for people, beside the result."""
-    typer.echo(line, err=True)
+    typer.echo(printable(line), err=True)
 
 
 def print_json(value: Any, indent: int | None = None) -> None:

@@ -30,13 +30,13 @@ from producer.cli.corpus import (
     unescaped,
 )
 from producer.cli.options import settings_with
-from producer.cli.output import JsonFlag, note, print_json, say
+from producer.cli.output import JsonFlag, note, print_json, say, say_text
 from producer.preview import Looked, Rendered, look, render
 from producer.readers import ReadOptions
 from producer.tokens import token_counter
 from producer.trial import TRIAL_TIMEOUT_S, try_labels
 from schemas.errors import UsageError
-from schemas.label_spec import LabelSpec, load_label_spec, template_fields
+from schemas.label_spec import LabelSpec, load_label_spec
 
 app = typer.Typer(add_completion=False)
 
@@ -86,7 +86,7 @@ def preview(
             id_field=id_field,
             text_fields=text_field,
             text=text,
-            prompt_fields=template_fields(spec.template),
+            template=spec.template,
         )
     looked = Looked()
     chosen = selection(where, None, None, 0)
@@ -153,12 +153,12 @@ class _Preview:
         for line in self.notes:
             say(f"  {line}")
         say(f"System prompt, {self.system_tokens:,} tokens ({self.basis}; the chat template adds a few):")
-        say(self.spec.system_prompt)
+        say_text(self.spec.system_prompt)
         for one in self.rendered:
             flags = f", {', '.join(one.flags)}" if one.flags else ""
             say()
             say(f"Document {one.document_id}: {one.text_chars:,} characters, {one.tokens:,} tokens{flags}")
-            say(one.turn if one.fault is None else f"  can't be prompted: {one.fault}")
+            say_text(one.turn) if one.fault is None else say(f"  can't be prompted: {one.fault}")
             if self.labels is not None:
                 row = self.labels.get(one.document_id)
                 say("-> no row" if row is None else f"-> {_row(row)}")

@@ -9,6 +9,7 @@ import typer
 from rich.cells import cell_len, chop_cells
 
 from producer.cli.output import say
+from schemas.printable import printable
 
 #: Columns where output goes to no terminal: wide enough that no table is folded.
 PIPE_WIDTH = 200
@@ -27,6 +28,7 @@ def show_table(columns: Sequence[str], rows: Sequence[Sequence[str]], folded: Se
     :param rows: of as many cells as there are columns.
     :param folded: columns that go over several lines where the terminal is narrow; the others stay whole.
     """
+    rows = [list(map(printable, row)) for row in rows]
     widths = [max(map(cell_len, column)) for column in zip(columns, *rows, strict=True)]
     room = output_width() - len(_GAP) * (len(columns) - 1)
     # The widest gives way first, to no less than its name.
@@ -36,12 +38,8 @@ def show_table(columns: Sequence[str], rows: Sequence[Sequence[str]], folded: Se
         widths[max(wide, key=widths.__getitem__)] -= 1
     typer.secho(_line(columns, widths), bold=True)
     for row in rows:
-        for line in zip_longest(*map(_folded, row, widths), fillvalue=""):
+        for line in zip_longest(*map(chop_cells, row, widths), fillvalue=""):
             say(_line(line, widths))
-
-
-def _folded(cell: str, width: int) -> list[str]:
-    return [piece for line in cell.splitlines() for piece in chop_cells(line, width)]
 
 
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:

@@ -18,6 +18,7 @@ from producer.watching import STALL_S, Reading, Watcher
 from schemas.database import connect
 from schemas.errors import GleanerError
 from schemas.outcomes import Outcome
+from schemas.printable import printable
 from schemas.settings import Settings, load_settings
 
 #: Seconds between two lines where output goes to no terminal: a log should not be flooded.
@@ -164,4 +165,4 @@ class _Bar(AbstractContextManager["_Bar"]):
         )
 
     def tell(self, message: str) -> None:
-        self._progress.console.print(message)
+        self._progress.console.print(printable(message))

@@ -43,7 +43,7 @@ def open_reader(
         if len(given) > 1:
             raise UsageError("a Postgres query is a corpus by itself: give nothing beside it")
         return PostgresReader(given[0], options)
-    found = _files(given, progress)
+    found = _files(given, settings, progress)
     formats = {id(one): options.format or detect_format(one.file) for one in found}
     if len(set(formats.values())) > 1:
         raise UsageError(_mixed([(one.name, formats[id(one)]) for one in found]))
@@ -59,14 +59,14 @@ def open_reader(
     return readers[0] if len(readers) == 1 else ManyReader(readers, [one.name for one in found], uri)
 
 
-def _files(given: Sequence[str], progress: Progress) -> list[Found]:
+def _files(given: Sequence[str], settings: Settings, progress: Progress) -> list[Found]:
     if len(given) == 1 and Path(given[0]).is_dir():
         from producer.readers.arrow import saved_data_set  # noqa: PLC0415
 
         parts = saved_data_set(Path(given[0]))
         if parts is not None:
             return [Found(CorpusFile(str(path)), path.name) for path in parts]
-    return find_files(given, lambda done: progress("fetching", done, 0))
+    return find_files(given, settings.fetch_timeout_s, lambda done: progress("fetching", done, 0))
 
 
 def _reader(file: CorpusFile, kind: str, settings: Settings, options: ReadOptions) -> Reader:

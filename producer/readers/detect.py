@@ -44,6 +44,8 @@ _OTHER = {
     b"\x80\x04": ("a pickle", "which may run code: write it as JSON Lines or Parquet"),
     b"\x80\x05": ("a pickle", "which may run code: write it as JSON Lines or Parquet"),
 }
+#: How web pages begin, in small letters.
+_PAGE = (b"<!doctype html", b"<html")
 #: Lines that are looked at for a JSON object.
 _LINES = 20
 #: Share of rows with as many cells as most from which on text without a telling name is a table.
@@ -67,6 +69,10 @@ def detect_format(file: CorpusFile) -> str:
     if not head:
         raise UsageError(f"{file.name} is empty: a corpus needs at least one document")
     by_name = _ENDINGS.get(PurePath(file.plain_name).suffix.lower())
+    if by_name != "text" and head.lstrip(b"\xef\xbb\xbf \t\r\n").lower().startswith(_PAGE):
+        raise UsageError(
+            f"{file.name} is a web page: if it is a link to a file, open it and take the file's own address"
+        )
     encoding = detect_encoding(head).name
     if by_name is None and b"\x00" in head and not encoding.startswith(("utf-16", "utf-32")):
         raise UsageError(f"{file.name} is binary, of no format that is known: {', '.join(FORMATS)}")

@@ -49,7 +49,7 @@ def known(encoding: str) -> bool:
     """Whether Python has a text encoding of this name."""
     try:
         return codecs.lookup(encoding)._is_text_encoding
-    except LookupError:
+    except (LookupError, ValueError):  # a name that is no text raises the second
         return False
 
 

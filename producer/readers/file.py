@@ -194,10 +194,14 @@ def spooled(stream: IO[bytes], uri: str, advance: Advance) -> CorpusFile:
     except BaseException as error:
         os.unlink(name)
         if isinstance(error, OSError):
-            raise GleanerError(
-                f"can't keep a copy of {uri} in {tempfile.gettempdir()}: {error.strerror or error}. "
-                "TMPDIR names another place."
-            ) from None
+            raise no_copy(uri, error) from None
         raise
     weakref.finalize(file, os.unlink, name)
     return file
+
+
+def no_copy(uri: str, error: OSError) -> GleanerError:
+    """The error for a disk that does not take a copy."""
+    return GleanerError(
+        f"can't keep a copy of {uri} in {tempfile.gettempdir()}: {error.strerror or error}. TMPDIR names another place."
+    )

@@ -22,20 +22,33 @@ FROM (
     ORDER BY ordinal LIMIT :batch
 ) AS label;
 
--- name: chars_a_token(job_id, batch)$
--- Characters of documents for each token of their prompts, of some rows of a job.
-SELECT sum(length(document.text))::double precision / greatest(sum(label.prompt_tokens), 1)
+-- name: chars_a_token(job_id, batch, template_tokens)$
+-- Characters of documents and system prompt for each token of the prompts but those of the chat template, of some rows of
+-- a job.
+SELECT sum(length(document.text) + length(spec.system_prompt))::double precision
+    / greatest(sum(label.prompt_tokens - :template_tokens), 1)
 FROM (
     SELECT ordinal, prompt_tokens FROM gleaner.labels
     WHERE job_id = :job_id AND outcome = 'ok' AND prompt_tokens > 0 AND parts = 1
     ORDER BY ordinal LIMIT :batch
 ) AS label
 JOIN gleaner.jobs AS job ON job.id = :job_id
+JOIN gleaner.label_specs AS spec ON spec.id = job.label_spec_id
 JOIN gleaner.documents AS document ON document.corpus_id = job.corpus_id AND document.ordinal = label.ordinal;
 
 -- name: sample_documents(corpus_id, ordinals)
--- Documents of a corpus by their ordinals.
-SELECT external_id, text, meta FROM gleaner.documents WHERE corpus_id = :corpus_id AND ordinal = ANY(:ordinals);
+-- The documents of a corpus that stand at these ordinals or next after them: where others were rejected or not selected
+-- there is none.
+SELECT DISTINCT ON (document.ordinal) document.external_id, document.text, document.meta
+FROM unnest(:ordinals::bigint[]) AS drawn
+CROSS JOIN LATERAL (
+    SELECT ordinal, external_id, text, meta FROM gleaner.documents
+    WHERE corpus_id = :corpus_id AND ordinal >= drawn ORDER BY ordinal LIMIT 1
+) AS document;
+
+-- name: first_documents(corpus_id, batch)
+-- The first documents of a corpus.
+SELECT external_id, text, meta FROM gleaner.documents WHERE corpus_id = :corpus_id ORDER BY ordinal LIMIT :batch;
 
 -- name: last_ordinal(corpus_id)$
 -- The greatest ordinal of a corpus.

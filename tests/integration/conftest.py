@@ -17,6 +17,7 @@ from worker_process import enqueue_job, start_worker  # noqa: F401 (fixtures)
 from ops.demo_model import NAME, ensure_model
 from ops.processes import SupervisedProcess
 from ops.service import HOST, free_port
+from schemas.engine_settings import LONGEST_CONTEXT
 from schemas.settings import Settings
 from worker.engine.profiles import PROFILES
 from worker.engine.vllm import engine_arguments
@@ -49,7 +50,7 @@ def vllm_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedMode
         pytest.skip(message)
     profile = PROFILES["cpu"]
     settings = Settings(
-        engine_profile="cpu", model=NAME, model_path=str(ensure_model()), max_model_len=profile.longest_context
+        engine_profile="cpu", model=NAME, model_path=str(ensure_model()), max_model_len=LONGEST_CONTEXT["cpu"]
     )
     port, folder, key = free_port(), tmp_path_factory.mktemp("vllm-server"), "key-of-the-test"
     server = SupervisedProcess("vllm serve", pid_file=folder / "server.pid", log_file=folder / "server.log")

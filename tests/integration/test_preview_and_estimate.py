@@ -110,9 +110,21 @@ def test_an_estimate_uses_what_was_measured_and_status_holds_it_against_what_hap
     assert after["cost"] == pytest.approx(2 * after["gpu_hours"])
     took = json.loads(call_cli("status", "1", "--json").stdout)["took"]
     assert after["output_tokens"] == pytest.approx(took["output_tokens"], rel=0.02)
+    assert after["prompt_tokens"] == pytest.approx(took["prompt_tokens"], rel=0.02)
     words = call_cli(*call, "--workers", "2", "--rate", "10").stdout
     assert "time           0:01 with 2 GPUs, 0.00 GPU hours; 10 documents/s, as given" in words
     assert "± " in words
+
+
+def test_documents_that_lie_far_apart_are_drawn_too(call_cli: Callable, write_corpus: Callable) -> None:
+    records = [{"id": n, "text": "t" * (80 if n % 20 else 400), "pick": n % 20} for n in range(8000)]
+    call = ["enqueue", write_corpus(records), "--schema", "papers", "--prompt", "p" * 400, "--where", "pick=0"]
+    assert call_cli(*call).returncode == 0
+    made = json.loads(call_cli("status", "1", "--json").stdout)["forecast"]
+    assert (made["documents"], made["prompt_tokens"]) == (400, 400 * (100 + 100 + 20))
+    assert made["prompt_spread"] == 0
+    drawn = int(made["basis"]["prompt tokens"].rpartition(", ")[2].partition(" ")[0])
+    assert 150 <= drawn <= 300
 
 
 def test_what_has_no_document_is_refused(call_cli: Callable, write_corpus: Callable) -> None:

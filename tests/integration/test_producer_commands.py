@@ -24,6 +24,7 @@ from producer.records import FieldMapping
 from schemas.database import Connection
 from schemas.label_spec import load_label_spec
 from schemas.outcomes import Outcome
+from schemas.printable import printable
 from schemas.queue import create_app
 from schemas.settings import Settings
 
@@ -378,6 +379,50 @@ def test_the_producer_starts_without_an_engine() -> None:
     code = f"import sys; import {modules}; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_names_and_documents_can_not_steer_a_terminal(
+    call_cli: Callable, write_corpus: Callable, database: Connection
+) -> None:
+    evil = "\x1bcowned\x07\r\x9b1A\u202e"
+    records = [{"id": f"{n}{evil}", "text": f"t{evil}\nnext", f"f{evil}": f"v{evil}"} for n in range(3)]
+    path = write_corpus([*records, records[0], f"broken {evil}", {"id": "x", f"f{evil}": 1}], name=f"name{evil}.jsonl")
+    for call in (
+        ["enqueue", path, "--schema", "papers", "--template", f"{{f{evil}}} {{text}}"],
+        ["enqueue", path, "--schema", "papers", "--prompt", f"Label.{evil}", "--name", f"n\nJob 7 done{evil}"],
+        ["preview", path, "--schema", "papers", "--template", f"{{f{evil}}} {{text}}"],
+        ["preview", path, "--schema", "papers", "--text-field", f"no{evil}"],
+        ["estimate", path, "--schema", "papers"],
+        ["status", "1", "--rejects"],
+        ["status"],
+        ["jobs"],
+        ["enqueue", f"none{evil}.jsonl", "--schema", "papers"],
+        ["enqueue", path, "--schema", f"none{evil}"],
+    ):
+        done = call_cli(*call)
+        printed = done.stdout + done.stderr
+        assert "owned" in printed or call[0] == "estimate", call
+        assert printable(printed, lines=True) == printed, call
+    assert "\nJob 7 done" not in call_cli("status", "2").stdout
+
+
+def test_what_to_group_by_is_said_where_it_pays_and_has_to_be_there(call_cli: Callable, write_corpus: Callable) -> None:
+    rules = [f"Rule {n}: {'as everybody knows ' * 6}" for n in range(4)]
+    path = write_corpus([{"id": n, "rules": rules[n % 4], "text": "t"} for n in range(40)])
+    call = [path, "--schema", "papers", "--template", "{rules} {text}"]
+    said = "prompts begin with 'rules', in 4 ways among the first 40 records: `--group-by rules` of enqueue"
+    assert said in call_cli("preview", *call).stdout
+    assert said in call_cli("enqueue", *call).stdout
+    assert "prompts begin with" not in call_cli("enqueue", *call, "--group-by", "rules").stdout
+    done = call_cli("enqueue", *call, "--group-by", "rule")
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: --group-by: no record has a field 'rule'. Did you mean 'rules'?")
+
+
+def test_an_encoding_whose_name_is_no_text_is_refused(call_cli: Callable, write_corpus: Callable) -> None:
+    done = call_cli("preview", write_corpus([{"text": "t"}]), "--schema", "papers", "--encoding", "a\udcff")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "is no encoding" in done.stderr
 
 
 @pytest.mark.parametrize("call", ["status", "status 1", "jobs", "watch 1 --timeout 0", "pause 1", "priority 1 2"])

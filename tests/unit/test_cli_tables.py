@@ -28,11 +28,10 @@ def test_what_may_not_fold_stays_whole(capsys: pytest.CaptureFixture[str], monke
     assert shown(capsys) == ["state", "cancelling"]
 
 
-def test_a_pipe_is_wide_and_cells_keep_their_lines(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_pipe_is_wide_and_a_cell_makes_no_line_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
     tables.show_table(("corpus", "rows"), [("first\nsecond", "1"), ("", "2"), ("x" * 150, "3")], folded=("corpus",))
     assert shown(capsys)[1:] == [
-        "first".ljust(150) + "  1",
-        "second",
+        r"first\nsecond".ljust(150) + "  1",
         " " * 152 + "2",
         "x" * 150 + "  3",
     ]

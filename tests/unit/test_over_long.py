@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from schemas.budget import MAX_PARTS
 from schemas.label_spec import LabelSpec
 from schemas.outcomes import Outcome, OverLong, Reason, RowFinal
 from schemas.settings import Settings
@@ -11,7 +12,7 @@ from schemas.user_turn import UserTurn
 from worker.check import LabelCheck
 from worker.document import prepare
 from worker.engine.stub import StubEngine
-from worker.over_long import ELLIPSIS, MARGIN_TOKENS, MAX_PARTS, Parts, cut, merge
+from worker.over_long import ELLIPSIS, MARGIN_TOKENS, Parts, cut, merge
 from worker.row import Row, RowInFlight, RowRules, final_row
 
 TEXT = "".join(f"{n:03d}," for n in range(100))  # 100 tokens of four characters

@@ -1,12 +1,18 @@
 """A forecast is the mean of a sample times the documents, with what is not known said to be not known."""
 
+import json
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from producer.estimate import MEASURED_RATES, History, forecast
-from producer.tokens import CHARS_A_TOKEN, TEMPLATE_TOKENS
+from producer.tokens import CHARS_A_TOKEN, TEMPLATE_TOKENS, context_tokens
+from schemas.budget import MAX_PARTS, MIN_DOCUMENT_TOKENS
+from schemas.engine_settings import LONGEST_CONTEXT, EngineProfile
 from schemas.label_spec import LabelSpec, load_label_spec
+from schemas.outcomes import OverLong
 from schemas.settings import Settings
 
 HISTORY = History(
@@ -18,6 +24,8 @@ HISTORY = History(
     output_tokens_per_s=1000,
     same_spec=True,
 )
+#: Tokens of the system prompt below, and of the chat template.
+SHARED = 400 / CHARS_A_TOKEN + TEMPLATE_TOKENS
 
 
 @pytest.fixture
@@ -31,7 +39,7 @@ def sample(*chars: int) -> list[dict[str, Any]]:
 
 def test_tokens_are_those_of_the_sample_for_every_document(spec: LabelSpec) -> None:
     made = forecast(sample(400, 800, 1200), 1000, spec, Settings())
-    prompt = (400 + 800) / CHARS_A_TOKEN + TEMPLATE_TOKENS
+    prompt = SHARED + 800 / CHARS_A_TOKEN
     assert made.prompt_tokens == round(1000 * prompt)
     assert 0 < made.prompt_spread < 1
     assert made.cached_share == pytest.approx((400 / CHARS_A_TOKEN + TEMPLATE_TOKENS) / prompt)
@@ -58,12 +66,67 @@ def test_a_rate_that_is_given_or_measured_on_such_a_node(spec: LabelSpec) -> Non
     assert "profile h200" in node.basis["rate"]
 
 
-def test_over_long_documents_are_counted_with_the_room_for_a_label(spec: LabelSpec) -> None:
-    context = round((400 + 4000) / CHARS_A_TOKEN) + TEMPLATE_TOKENS + spec.reserved_output_tokens
-    made = forecast(sample(4, 4000, 4040, 9000), 4, spec, Settings(), context=context)
-    assert made.over_long_share == 0.5
+@pytest.mark.parametrize(
+    ("policy", "texts", "labels"),
+    [
+        (OverLong.REJECT, 1 + 1000, 2),
+        (OverLong.TRUNCATE_TAIL, 1 + 3 * 1000, 4),
+        (OverLong.SPLIT, 1 + 1000 + 1010 + 2250, 1 + 1 + 2 + 3),
+    ],
+)
+def test_an_over_long_document_takes_what_its_policy_leaves_of_it(
+    spec: LabelSpec, policy: OverLong, texts: int, labels: int
+) -> None:
+    spec = spec.model_copy(update={"over_long": policy})
+    context = round(SHARED + 1000 + spec.reserved_output_tokens)
+    documents = sample(4, 4000, 4040, 9000)
+    for settings, told in ((Settings(), context), (Settings(max_model_len=context), None)):
+        made = forecast(
+            documents, 4, spec, settings, context=told, history=replace(HISTORY, chars_a_token=CHARS_A_TOKEN)
+        )
+        assert made.over_long_share == 0.5
+        assert made.prompt_tokens == texts + labels * SHARED
+        assert made.output_tokens == labels * HISTORY.output_tokens
+        assert made.seconds == pytest.approx(made.output_tokens / HISTORY.output_tokens_per_s)
+
+
+def test_a_document_of_too_many_parts_or_without_room_is_rejected(spec: LabelSpec) -> None:
+    spec = spec.model_copy(update={"over_long": OverLong.SPLIT})
+    for room, chars in ((100, 4 * 100 * (MAX_PARTS + 1)), (MIN_DOCUMENT_TOKENS - 1, 400)):
+        context = round(SHARED + room + spec.reserved_output_tokens)
+        made = forecast(sample(chars), 1, spec, Settings(), context=context)
+        assert (made.prompt_tokens, made.output_tokens, made.over_long_share) == (0, 0, 1)
+
+
+def test_a_corpus_that_is_counted_whole_has_no_spread(spec: LabelSpec) -> None:
+    whole = forecast(sample(400, 800, 1200), 3, spec, Settings())
+    assert whole.prompt_spread == 0
+    assert "all 3 documents" in whole.basis["prompt tokens"]
+    assert forecast(sample(400, 800, 1200), 4, spec, Settings()).prompt_spread > 0
+
+
+@pytest.mark.parametrize(
+    ("config", "profile", "expected"),
+    [
+        ({"max_position_embeddings": 2048}, "cpu", 2048),
+        ({"max_position_embeddings": 8192}, "cpu", LONGEST_CONTEXT["cpu"]),
+        ({"text_config": {"max_position_embeddings": 2048}}, "default", 2048),
+        ({"max_position_embeddings": 2048, "rope_scaling": {"factor": 4}}, "default", None),
+        (None, "dgx-spark", LONGEST_CONTEXT["dgx-spark"]),
+        (None, "default", None),
+    ],
+)
+def test_what_a_model_takes_is_known_before_its_first_engine(
+    tmp_path: Path, config: dict[str, Any] | None, profile: EngineProfile, expected: int | None
+) -> None:
+    if config is not None:
+        (tmp_path / "config.json").write_text(json.dumps(config))
+    settings = Settings(model_path=str(tmp_path), engine_profile=profile)
+    assert context_tokens(settings) == expected
+    assert context_tokens(settings.model_copy(update={"max_model_len": 100})) == 100
 
 
 def test_a_document_that_can_not_be_prompted_costs_nothing(spec: LabelSpec) -> None:
     needs = spec.model_copy(update={"template": "{title}: {text}"})
-    assert forecast(sample(4000), 1, needs, Settings()).prompt_tokens == 400 / CHARS_A_TOKEN + TEMPLATE_TOKENS
+    made = forecast(sample(4000), 1, needs, Settings())
+    assert (made.prompt_tokens, made.output_tokens) == (0, 0)

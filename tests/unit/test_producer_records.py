@@ -35,6 +35,22 @@ def reject(record: dict, max_chars: int = 100) -> Reject:
     return made
 
 
+@pytest.mark.parametrize(
+    ("meta", "kept"),
+    [
+        ({"a\x00": 1, "a\ufffd": 2}, {"a\ufffd\ufffd": 1, "a\ufffd": 2}),
+        ({"a\ud800": 1, "a\x00": 2}, {"a\ufffd": 1, "a\ufffd\ufffd": 2}),
+        ({"\x80": 1, "€": 2}, {"€\ufffd": 1, "€": 2}),
+        ({"m": [{"\x00": 1, "\ufffd": 2}]}, {"m": [{"\ufffd\ufffd": 1, "\ufffd": 2}]}),
+    ],
+)
+def test_fields_whose_names_become_the_same_all_stay(meta: dict, kept: dict) -> None:
+    record = {"id": "a", "text": "t", **meta}
+    made = document(record)
+    assert json.loads(made.meta) == kept
+    assert json.loads(made.original or "") == record
+
+
 def test_a_document_keeps_text_and_every_other_field() -> None:
     made = document({"id": "a", "text": " Hello\n", "year": 2001, "nested": {"x": [1, None, 0.5]}})
     assert made.text == " Hello\n"

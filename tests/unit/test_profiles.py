@@ -4,7 +4,7 @@ from typing import get_args
 
 import pytest
 
-from schemas.engine_settings import EngineProfile
+from schemas.engine_settings import LONGEST_CONTEXT, EngineProfile
 from schemas.settings import Settings
 from worker.engine.combinations import SPARK_MEMORY_SHARE
 from worker.engine.profiles import PROFILES
@@ -35,7 +35,7 @@ def test_each_gpu_profile_leaves_memory_free(name) -> None:
 
 def test_a_spark_shares_its_memory_with_the_host() -> None:
     assert arguments(engine_profile="dgx-spark")["gpu_memory_utilization"] <= SPARK_MEMORY_SHARE
-    assert PROFILES["dgx-spark"].longest_context <= 32768
+    assert LONGEST_CONTEXT["dgx-spark"] <= 32768
 
 
 def test_hopper_takes_larger_steps_than_ampere() -> None:

@@ -4,8 +4,9 @@ import sys
 
 import typer
 
-from schemas.commands import DeferredGroup, VersionOption
-from schemas.errors import GleanerError
+from schemas.commands import DeferredGroup, VersionOption, empty_argument
+from schemas.errors import GleanerError, UsageError
+from schemas.printable import printable
 
 #: Each command with the first paragraph of its help.
 COMMANDS = {
@@ -41,9 +42,11 @@ def _root(_: VersionOption = False) -> None:
 def main() -> None:
     """The console script: an error that a user can mend is one line and an exit code."""
     try:
+        if empty := empty_argument(sys.argv[1:]):
+            raise UsageError(empty)
         app()
     except GleanerError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(printable(f"error: {error}", lines=True), file=sys.stderr)
         sys.exit(error.exit_code)
 
 

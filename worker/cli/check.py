@@ -15,6 +15,7 @@ from schemas.errors import GleanerError, UsageError
 from schemas.label_spec import template_fields
 from schemas.lint import structured_path
 from schemas.outcomes import CanaryFailed, EngineLost, Outcome
+from schemas.printable import printable
 from schemas.settings import Settings
 from worker.canary import prove_grammar
 from worker.cli.options import ProfileOption, SchemaOption, label_spec, settings_with
@@ -129,10 +130,10 @@ def _show(found: dict[str, Any]) -> None:
     for name, value in found.items():
         if value is None or name in ("healthy", "error"):
             continue
-        table.add_row(name.replace("_", " "), _counts(value) if isinstance(value, dict) else str(value))
+        table.add_row(name.replace("_", " "), printable(_counts(value) if isinstance(value, dict) else str(value)))
     console = Console(highlight=False, markup=False)
     console.print(table)
-    console.print("healthy" if found["healthy"] else f"not healthy: {found['error']}", soft_wrap=True)
+    console.print("healthy" if found["healthy"] else printable(f"not healthy: {found['error']}"), soft_wrap=True)
 
 
 def _counts(outcomes: dict[str, int]) -> str:

@@ -1,12 +1,13 @@
 """`worker start`."""
 
 import logging
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from schemas.database import connect, require_migrated
 from schemas.errors import UsageError
+from schemas.printable import log_printable
 from schemas.queue import create_app, queue_name, require_broker
 from schemas.settings import Settings
 from worker.cli.options import ProfileOption, settings_with
@@ -71,6 +72,11 @@ def start(
     raise typer.Exit(_work(settings, node, slots, log_level.upper()))
 
 
+def _log_text_alone(logger: logging.Logger, **_: Any) -> None:
+    for handler in logger.handlers:
+        handler.addFilter(log_printable)
+
+
 def slots_for(settings: Settings) -> int:
     """Chunks in flight that keep the engine's queue from draining while a chunk ends and the next is claimed."""
     documents = FLIGHT_STEPS * sequences_a_step(settings)
@@ -86,8 +92,11 @@ def _require_services(settings: Settings, node: str) -> None:
 
 
 def _work(settings: Settings, node: str, slots: int, log_level: str) -> int:
+    from celery.signals import after_setup_logger  # noqa: PLC0415
+
     from worker.app import Runtime, create_worker_app  # noqa: PLC0415 (celery's worker takes a second to import)
 
+    after_setup_logger.connect(_log_text_alone)
     runtime = Runtime(settings, node, slots)
     celery = create_worker_app(settings, runtime)
     worker = celery.Worker(

@@ -13,9 +13,6 @@ class Profile:
 
     node: str  #: the node in words, for ``worker start --help``
     arguments: Mapping[str, Any]
-    #: Tokens of prompt and output together, where the model allows more and no setting says less. An argument
-    #: ``max_model_len`` would refuse every model with a shorter context.
-    longest_context: int | None = None
     #: Variables that must be there before the engine is imported.
     environment: Mapping[str, str] = field(default_factory=dict)
 
@@ -82,9 +79,6 @@ PROFILES: dict[str, Profile] = {
             # The peaks of a step are paid out of a KV cache of half the size: half the tokens of the 80 GB model.
             "max_num_batched_tokens": 4096,
         },
-        # One sequence of a model with 128k tokens of context would ask for all that 40 GB leave beside the weights,
-        # and vLLM refuses to start if it is more.
-        longest_context=32768,
     ),
     "dgx-spark": Profile(
         "DGX Spark (GB10, 128 GB unified)",
@@ -98,9 +92,6 @@ PROFILES: dict[str, Profile] = {
             # Batching is what this node lives by: 34 tokens a second at one sequence, 284 at 256.
             "max_num_seqs": 256,
         },
-        # A prompt of 131,072 tokens has reset the machine (NVIDIA/dgx-spark-playbooks#97). Longer documents go by the
-        # job's over-long policy.
-        longest_context=16384,
     ),
     "cpu": Profile(
         "no GPU, vLLM's CPU build",
@@ -115,8 +106,6 @@ PROFILES: dict[str, Profile] = {
             "max_num_seqs": 16,
             "max_num_batched_tokens": 4096,
         },
-        # A small model on a CPU: enough for an abstract, and a prompt stays under a second.
-        longest_context=4096,
         environment={
             # GiB for the KV cache. Unset, the engine asks for nearly the whole memory and refuses to start with less.
             "VLLM_CPU_KVCACHE_SPACE": "2",

@@ -9,6 +9,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
+from schemas.engine_settings import LONGEST_CONTEXT
 from schemas.errors import EngineUnavailable
 from schemas.outcomes import EngineLost, Outcome, Reason, RequestFailed, RowFinal
 from schemas.settings import Settings
@@ -117,7 +118,8 @@ class VllmEngine:
         from vllm.v1.engine.async_llm import AsyncLLM  # noqa: PLC0415
 
         engine_args = AsyncEngineArgs(**arguments)
-        longest = PROFILES[self._settings.engine_profile].longest_context
+        # As an argument it would refuse every model with a shorter context.
+        longest = LONGEST_CONTEXT.get(self._settings.engine_profile)
         if longest is not None and engine_args.max_model_len is None:
             engine_args.max_model_len = min(longest, engine_args.create_model_config().max_model_len)
         self._llm = AsyncLLM.from_engine_args(engine_args, usage_context=UsageContext.LLM_CLASS)
