@@ -203,9 +203,11 @@ def _status(error: BaseException) -> int | None:
 
 def _may_pass(error: BaseException) -> bool:
     """Whether the same request may well succeed a moment later."""
+    if isinstance(error, FileNotFoundError) or getattr(error, "errno", None) in _FULL:
+        return False
     status = _status(error)
     lost = isinstance(error, OSError | TimeoutError) or type(error).__module__.startswith("aiohttp")
-    return lost and (status is None or status in _PASSING) and not isinstance(error, FileNotFoundError)
+    return lost and (status is None or status in _PASSING)
 
 
 def _in_words(error: Exception, shown: str, store: _Store) -> GleanerError:

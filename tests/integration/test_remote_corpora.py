@@ -5,6 +5,8 @@ import gzip
 import importlib.util
 import json
 import os
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -356,6 +358,16 @@ def test_a_web_server_in_trouble_is_asked_again(site: Server, path: str, fault: 
     said = refused(f"{site.url}{path}?key={SECRET}")
     assert said.startswith(f"can't fetch {site.url}{path}: ")
     assert said.endswith("Nothing was kept: run this again.")
+
+
+def test_a_full_disk_is_said_at_once(site: Server) -> None:
+    limited = ["sh", "-c", 'ulimit -f 1; exec "$@"', "sh", sys.executable, "-m", "producer"]
+    answer = subprocess.run(
+        [*limited, "preview", f"{site.url}/a.jsonl", "--schema", "papers"], capture_output=True, text=True, check=False
+    )
+    assert answer.returncode == 1, answer.stderr
+    assert "TMPDIR names another place" in answer.stderr
+    assert len(site.seen) == len({(request.method, request.target) for request in site.seen})
 
 
 def test_a_web_server_that_falls_silent_is_lost(site: Server) -> None:
