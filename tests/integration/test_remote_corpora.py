@@ -121,6 +121,11 @@ def gs_store() -> Iterator[Store]:
     emulator.stop()
 
 
+def _hub_environment(server: Server) -> dict[str, str]:
+    # An engine with its model on the disk, in an earlier test, leaves this process off line.
+    return {"HF_ENDPOINT": server.url, "HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_OFFLINE": "0"}
+
+
 @pytest.fixture(scope="session")
 def hf_store() -> Iterator[Store]:
     """The Hub."""
@@ -132,8 +137,7 @@ def hf_store() -> Iterator[Store]:
         def put(name: str, content: bytes) -> None:
             files[f"set/{name}"] = content
 
-        environment = {"HF_ENDPOINT": server.url, "HF_HUB_DISABLE_TELEMETRY": "1"}
-        yield Store("hf://datasets/me/corpora/set", server, "huggingface_hub", environment, put)
+        yield Store("hf://datasets/me/corpora/set", server, "huggingface_hub", _hub_environment(server), put)
 
 
 def forget_clients() -> None:
@@ -153,7 +157,11 @@ def store(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
     for name, value in found.environment.items():
         monkeypatch.setenv(name, value)
     if request.param == "hf":
+        # Read from the environment when the client was imported.
+        files = f"{found.server.url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
         monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", found.server.url)
+        monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", files)
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     found.server.reset()
     yield found
     forget_clients()
@@ -313,7 +321,7 @@ def test_a_gated_data_set_and_the_token_for_it(call_cli: Callable, run_cli: Call
     hub.token = SECRET
     with Server(hub.respond) as server:
         call = ["preview", "hf://datasets/me/gated/a.jsonl", "--schema", "papers", "-n", "1"]
-        env = {"HF_ENDPOINT": server.url, "HF_HUB_DISABLE_TELEMETRY": "1", "HF_HOME": "/nowhere"}
+        env = {**_hub_environment(server), "HF_HOME": "/nowhere"}
         done = run_cli(*call, env=env)
         assert (done.returncode, done.stdout) == (1, "")
         assert "HF_TOKEN" in done.stderr
