@@ -77,15 +77,14 @@ class DelimitedReader:
         self._file = file
         self._max_chars = max_bytes
         head = file.head(SAMPLE_BYTES)
-        self._encoding = Encoding(options.encoding) if options.encoding else detect_encoding(head)
+        self._encoding = Encoding(options.encoding, given=True) if options.encoding else detect_encoding(head)
         delimiter = check_delimiter(options.delimiter)
         sample = head.decode(self._encoding.name, MARK)
         self.dialect, _ = detect_dialect(sample, len(head) < SAMPLE_BYTES, delimiter, options.header)
         self.uri = file.uri
         self.size = file.size
         self.format = f"csv/1 {self._encoding.name} {self.dialect!r}"
-        guessed = " (a guess: --encoding for another)" if self._encoding.guessed else ""
-        self.notes = (f"format: CSV, {self.dialect.words}, {self._encoding.name}{guessed}",)
+        self.notes = (f"format: CSV, {self.dialect.words}, {self._encoding.words}",)
 
     def digest(self, advance: Advance) -> str:
         """As :meth:`Reader.digest`."""
@@ -124,9 +123,8 @@ class DelimitedReader:
             reason = f"the row has {len(row)} cells, the table {len(names)} columns: is a delimiter or a quote missing?"
             return Reject.of(RejectCode.WRONG_COLUMNS, reason, self.dialect.delimiter.join(row))
         if UNDECODED in "".join(row):
-            return Reject.of(
-                RejectCode.BAD_ENCODING, f"the row is not {self._encoding.name}", self.dialect.delimiter.join(row)
-            )
+            reason = self._encoding.undecoded("row")
+            return Reject.of(RejectCode.BAD_ENCODING, reason, self.dialect.delimiter.join(row))
         return dict(zip(names, row, strict=True))
 
 

@@ -6,7 +6,7 @@ import zipfile
 from pathlib import PurePath
 
 from producer.readers.dialect import detect_dialect
-from producer.readers.encoding import MARK, detect_encoding
+from producer.readers.encoding import MARK, wide_encoding
 from producer.readers.file import CorpusFile
 from schemas.errors import UsageError
 
@@ -73,10 +73,10 @@ def detect_format(file: CorpusFile) -> str:
         raise UsageError(
             f"{file.name} is a web page: if it is a link to a file, open it and take the file's own address"
         )
-    encoding = detect_encoding(head).name
-    if by_name is None and b"\x00" in head and not encoding.startswith(("utf-16", "utf-32")):
+    wide = wide_encoding(head)
+    if by_name is None and b"\x00" in head and wide is None:
         raise UsageError(f"{file.name} is binary, of no format that is known: {', '.join(FORMATS)}")
-    text = head.decode(encoding, MARK)
+    text = head.decode(wide or "utf-8", MARK)  # what other encodings have beyond ASCII tells no format
     return _of_text(text, len(head) < _HEAD_BYTES, by_name) or _unknown(file)
 
 

@@ -28,7 +28,8 @@ def parse_bytes(record: bytes, what: str) -> dict[str, Any] | Reject:
     try:
         text = record.decode("utf-8")
     except UnicodeDecodeError as error:
-        reason = f"not UTF-8: byte 0x{record[error.start]:02x} at byte {error.start + 1} of the {what}"
+        place = f"byte 0x{record[error.start]:02x} at byte {error.start + 1} of the {what}"
+        reason = f"not UTF-8: {place}. It is damaged, or --encoding names the right one"
         return Reject.of(RejectCode.BAD_ENCODING, reason, excerpt(record))
     return parse_text(text, what)
 
