@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from producer.readers.base import Advance, ReadOptions, Record
-from producer.readers.dialect import Dialect, check_delimiter, column_names, detect_dialect
+from producer.readers.dialect import Dialect, check_delimiter, column_names, detect_dialect, names_delimiter
 from producer.readers.encoding import MARK, UNDECODED, Encoding, detect_encoding
 from producer.readers.file import CorpusFile
 from producer.readers.json_record import too_large
@@ -108,7 +108,7 @@ class DelimitedReader:
                         above -= 1
                         names = column_names(row)
                         continue
-                    if not any(row):
+                    if not any(row) or (row_no == 1 and names_delimiter(self.dialect.delimiter.join(row))):
                         continue
                     names = names or [f"column_{number}" for number in range(1, len(row) + 1)]
                     content: dict[str, Any] | Reject = self._record(names, row)
