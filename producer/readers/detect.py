@@ -53,7 +53,7 @@ _EVEN = 0.9
 
 
 def detect_format(file: CorpusFile) -> str:
-    """One of :data:`FORMATS`.
+    """One of :data:`FORMATS`, of a file that is not empty.
 
     :raises UsageError: for content that is none of them.
     """
@@ -66,8 +66,6 @@ def detect_format(file: CorpusFile) -> str:
     for magic, (what, remedy) in _OTHER.items():
         if head.startswith(magic):
             raise UsageError(f"{file.name} is {what}: {remedy}")
-    if not head:
-        raise UsageError(f"{file.name} is empty: a corpus needs at least one document")
     by_name = _ENDINGS.get(PurePath(file.plain_name).suffix.lower())
     if by_name != "text" and head.lstrip(b"\xef\xbb\xbf \t\r\n").lower().startswith(_PAGE):
         raise UsageError(

@@ -124,7 +124,7 @@ def _files(system: Any, path: str, store: _Store) -> dict[str, dict[str, Any]]:
     return {
         one: info
         for one, info in system.find(path, detail=True).items()
-        if info["type"] == "file" and info["size"] and not is_aside(_below(path, one).split("/"))
+        if info["type"] == "file" and not one.endswith("/") and not is_aside(_below(path, one).split("/"))
     }
 
 

@@ -401,6 +401,41 @@ def test_many_files_are_one_corpus(tmp_path: Path) -> None:
         read(tmp_path)
 
 
+def test_an_empty_file_among_others_is_a_reject(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").touch()
+    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(b""))
+    for corpus in (tmp_path, str(tmp_path / "*.jsonl*")):
+        with pytest.raises(UsageError, match="all 2 files are empty"):
+            read(corpus)
+    write_jsonl(tmp_path / "c.jsonl")
+    for corpus in (tmp_path, str(tmp_path / "*.jsonl*"), str(tmp_path / "[ac].jsonl")):
+        rejected = 1 if "[" in str(corpus) else 2
+        assert read(corpus) == ["empty"] * rejected + RECORDS
+    reader = open_reader(str(tmp_path), SETTINGS)
+    assert [record.source for record in reader.records(lambda _: None)][:3] == ["a.jsonl", "b.jsonl.gz", "c.jsonl"]
+    assert reader.unit == "line"
+    (tmp_path / "c.jsonl").rename(tmp_path / "c.txt")
+    (tmp_path / "c.txt").write_text("prose")
+    assert read(tmp_path / "c.txt") == [{"path": "c.txt", "text": "prose"}]
+    assert read(tmp_path)[-1] == {"path": "c.txt", "text": "prose"}
+
+
+def test_a_file_that_is_none_of_a_corpus_is_refused_with_the_way_on(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("prose")
+    (tmp_path / "b.txt").write_text("prose")
+    (tmp_path / "scan.png").write_bytes(b"\x89PNG\r\n")
+    with pytest.raises(UsageError) as caught:
+        read(tmp_path)
+    assert str(caught.value).endswith(f"corpus is text. For the others alone give '{tmp_path}/*.txt'")
+    assert len(read(f"{tmp_path}/*.txt")) == 2
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "a.txt").rename(tmp_path / "deep" / "a.txt")
+    with pytest.raises(UsageError) as caught:
+        read(tmp_path)
+    assert str(caught.value).endswith(f"'{tmp_path}/**/*.txt'")
+    assert len(read(f"{tmp_path}/**/*.txt")) == 2
+
+
 def test_what_can_be_read_only_once_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     content = write_jsonl(tmp_path / "corpus").read_bytes()
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(gzip.compress(content))))
@@ -446,7 +481,8 @@ def test_urls_are_fetched_and_their_secrets_kept(tmp_path: Path) -> None:
         ("a.bin", bytes(range(256)) * 4, "is binary"),
         ("a.pkl", b"\x80\x04\x95\x00", "is a pickle, which may run code|is a pickle"),
         ("words", b"just a few words\nand another line\n", "give --format"),
-        ("empty.gz", gzip.compress(b""), "is empty"),
+        ("empty.gz", gzip.compress(b""), "empty.gz is empty"),
+        ("empty.jsonl", b"", "empty.jsonl is empty"),
     ],
 )
 def test_what_is_no_corpus_is_refused_by_name(tmp_path: Path, name: str, content: bytes, words: str) -> None:
