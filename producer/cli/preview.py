@@ -73,6 +73,7 @@ def preview(
     With --run the documents become a small corpus and job of their own, named preview.
     """
     settings = settings_with(model=model)
+    chosen = selection(where, None, None, 0)
     with redirect_stdout(sys.stderr):
         spec, notes = load_label_spec(
             schema, prompt=read_prompt(prompt, prompt_file), template=None if template is None else unescaped(template)
@@ -87,9 +88,9 @@ def preview(
             text_fields=text_field,
             text=text,
             template=spec.template,
+            where=chosen.where,
         )
     looked = Looked()
-    chosen = selection(where, None, None, 0)
     found = look(opened.reader, opened.mapping, settings.document_max_chars, chosen, looked)
     documents = list(islice(found, count))
     if not documents:

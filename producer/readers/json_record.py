@@ -46,5 +46,8 @@ def parse_text(text: str, what: str) -> dict[str, Any] | Reject:
     except ValueError as error:
         return Reject.of(RejectCode.INVALID_JSON, str(error), text)
     if not isinstance(value, dict):
-        return Reject.of(RejectCode.NOT_AN_OBJECT, f"the {what} is {kind(value)}, not an object", text)
+        reason = f"the {what} is {kind(value)}, not an object"
+        if isinstance(value, str):
+            reason += ': make it one, as {"text": ...}'
+        return Reject.of(RejectCode.NOT_AN_OBJECT, reason, text)
     return value
