@@ -12,6 +12,7 @@ from producer.readers.file import CorpusFile
 from producer.readers.json_record import too_large
 from producer.records import Reject
 from schemas.outcomes import RejectCode
+from schemas.printable import counted
 
 #: Bytes that encoding and dialect are told by: some rows even where cells hold whole articles.
 SAMPLE_BYTES = 512 * 1024
@@ -120,7 +121,8 @@ class DelimitedReader:
 
     def _record(self, names: list[str], row: list[str]) -> dict[str, Any] | Reject:
         if len(row) != len(names):
-            reason = f"the row has {len(row)} cells, the table {len(names)} columns: is a delimiter or a quote missing?"
+            has = f"the row has {counted(len(row), 'cell')}, the table {counted(len(names), 'column')}"
+            reason = f"{has}: is a delimiter or a quote missing?"
             return Reject.of(RejectCode.WRONG_COLUMNS, reason, self.dialect.delimiter.join(row))
         if UNDECODED in "".join(row):
             reason = self._encoding.undecoded("row")

@@ -241,7 +241,7 @@ class JsonDocumentReader:
             size += len(members[-1])
             if cut or size > self._max_bytes:
                 raise UsageError(
-                    f"{self._file.name} is one object of over {self._max_bytes} bytes (GLEANER_RECORD_MAX_BYTES) "
+                    f"{self._file.name} is one object of over {self._max_bytes:,} bytes (GLEANER_RECORD_MAX_BYTES) "
                     "without a list of objects: make it JSON Lines, one object a line."
                 )
             text.take(",")

@@ -19,7 +19,7 @@ def excerpt(record: bytes) -> str:
 def too_large(beginning: str, what: str, max_bytes: int) -> Reject:
     """The reject for a record that was never held as a whole."""
     return Reject.of(
-        RejectCode.TOO_LARGE, f"the {what} has over {max_bytes} bytes (GLEANER_RECORD_MAX_BYTES)", beginning
+        RejectCode.TOO_LARGE, f"the {what} has over {max_bytes:,} bytes (GLEANER_RECORD_MAX_BYTES)", beginning
     )
 
 

@@ -70,7 +70,7 @@ class WorkbookReader:
             return sheet
         filled = [name for name in names if self._book.get_sheet_by_name(name).height > 0]
         if len(filled) != 1:
-            which = f"{len(filled)} sheets with rows" if filled else "no sheet with rows"
+            which = f"{len(filled):,} sheets with rows" if filled else "no sheet with rows"
             raise UsageError(f"{self._file.name} has {which}: name one with --sheet ({', '.join(names)})")
         return filled[0]
 

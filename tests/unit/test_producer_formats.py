@@ -243,7 +243,7 @@ def test_each_item_of_a_json_document_is_a_record_or_a_reject(
         ('{"papers": [{"a": 1}', "it ends in the middle of item 2"),
         ('{"papers": [{"a": 1}] "more"', "no comma or brace at character 23"),
         ('{"papers" [{"a": 1}]}', "no colon at character 11"),
-        ('{"a": "' + "x" * 5000 + '"}', "is one object of over 4096 bytes"),
+        ('{"a": "' + "x" * 5000 + '"}', "is one object of over 4,096 bytes"),
     ],
 )
 def test_a_broken_json_document_is_refused_with_the_place(tmp_path: Path, content: str, words: str) -> None:
@@ -578,3 +578,11 @@ def test_a_table_that_excel_saved_as_unicode_text_is_a_table(tmp_path: Path) -> 
         assert read(path) == [{"id": "1", "text": cell}]
     path.write_bytes("Dear all,\r\n\tthis is prose.\r\n".encode("utf-16"))
     assert read(path)[0]["path"] == "table.txt"
+
+
+def test_numbers_are_said_as_people_do(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text(f"a,b\n1\n2,{'x' * 5000}\n")
+    reasons = [record.content.reason for record in open_reader(str(path), SETTINGS).records(lambda _: None)]
+    assert reasons[0].startswith("the row has 1 cell, the table 2 columns:")
+    assert reasons[1].startswith("the row has over 4,096 bytes")
