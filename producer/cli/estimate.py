@@ -111,9 +111,7 @@ def estimate(
         )
         sample = _drawn(documents)
     if not sample:
-        raise UsageError(
-            f"{opened.reader.uri} holds no document to estimate: {counted(looked.rejected, 'record')} rejected"
-        )
+        raise UsageError(f"{opened.reader.uri} holds no document to estimate{looked.why}")
     history, context = _history(settings, spec)
     made = forecast(
         sample, looked.documents, spec, settings, history=history, context=context, workers=workers, rate=rate

@@ -94,8 +94,7 @@ def preview(
     found = look(opened.reader, opened.mapping, settings.document_max_chars, chosen, looked)
     documents = list(islice(found, count))
     if not documents:
-        why = f": {looked.first_reject[1].reason}" if looked.first_reject else ""
-        raise UsageError(f"{opened.reader.uri} holds no document to show{why}")
+        raise UsageError(f"{opened.reader.uri} holds no document to show{looked.why}")
     counter = token_counter(settings)
     system_tokens = counter.count([spec.system_prompt])[0]
     rendered = render(spec, documents, counter)
