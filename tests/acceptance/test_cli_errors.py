@@ -91,7 +91,8 @@ def test_options_that_say_nothing(fails_here: Callable, corpus: Path) -> None:
         (["--format", "xml"], "--format 'xml' is none of jsonl"),
         (["--encoding", "utf-9"], "--encoding 'utf-9' is no encoding"),
         (["--where", "year"], "--where 'year' is no comparison"),
-        (["--where", "year>3000"], "none of 2 documents"),
+        (["--where", "text=nothing"], "none of 2 documents"),
+        (["--where", "txet=nothing"], "--where: no record has a field 'txet'. Did you mean 'text'?"),
         (["--limit", "1", "--sample", "1"], "--limit takes the first documents"),
         (["--text", "{a}", "--text-field", "b"], "--text and --text-field say the same thing"),
     ):
