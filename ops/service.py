@@ -14,6 +14,7 @@ from typing import Self
 
 from ops.processes import SupervisedProcess
 from schemas.errors import GleanerError
+from schemas.extras import install
 
 HOST = "127.0.0.1"
 #: Seconds until a server must answer. Both take under a second, and longer after a crash.
@@ -46,7 +47,7 @@ def package_folder(package: str) -> Path:
     """
     spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:
-        raise ServiceError(f"the package {package} is not installed: pip install 'gleaner[local]'")
+        raise ServiceError(f"the package {package} is not installed: {install(package.replace('_', '-'))}")
     return Path(spec.origin).parent
 
 

@@ -85,11 +85,12 @@ def choose_fields(
     text_template: str | None,
     prompt_fields: Iterable[str] = (),
     group_by: Iterable[str] = (),
+    where: Iterable[str] = (),
 ) -> tuple[FieldMapping, tuple[str, ...]]:
     """The field mapping of a corpus, and what was guessed of it, in words.
 
     :param text_template: how the text is made of several fields. :param prompt_fields: names in the prompt template.
-    :param group_by: fields that documents are grouped by.
+    :param group_by: fields that documents are grouped by. :param where: fields that conditions compare.
     :raises UsageError: for a field that no record has, and where no text is obvious; names the fields seen and the
         likely one. Not where no record could be read at all: loading says why each was rejected.
     """
@@ -112,19 +113,29 @@ def choose_fields(
             )
         notes.append(f"text field: {guess!r}")
         mapping = FieldMapping(id_field, guess)
-    _check(mapping, probe.values, prompt_fields, group_by)
+    text_option = "--text-field" if text_template is None else "--text"
+    _check(mapping, probe.values, text_option, prompt_fields, group_by)
+    if probe.values:
+        for name in where:
+            _require(name, "--where", probe.values)
     return mapping, tuple(notes)
 
 
-def _check(mapping: FieldMapping, seen: dict[str, Any], prompt_fields: Iterable[str], group_by: Iterable[str]) -> None:
+def _check(
+    mapping: FieldMapping,
+    seen: dict[str, Any],
+    text_option: str,
+    prompt_fields: Iterable[str],
+    group_by: Iterable[str],
+) -> None:
     if mapping.id_field is not None and mapping.id_field == mapping.text_field:
-        raise UsageError(f"--id-field and --text-field both name {mapping.id_field!r}: they must differ")
+        raise UsageError(f"--id-field and {text_option} both name {mapping.id_field!r}: they must differ")
     if not seen:
         return
     if mapping.id_field is not None:
         _require(mapping.id_field, "--id-field", seen)
     for name in mapping.text_fields:
-        _require(name, "--text" if mapping.parts else "--text-field", seen)
+        _require(name, text_option, seen)
     # The id and the text are not part of the metadata: the prompt template has names of its own for them.
     meta = [name for name in seen if mapping.is_meta(name)]
     for name in prompt_fields:

@@ -6,6 +6,8 @@ from typing import Any
 
 from celery import Celery
 
+from schemas.printable import counted
+
 #: Seconds after which a job is announced anew: a Flower that was restarted has forgotten it.
 ANNOUNCE_S = 60.0
 NAME = "gleaner.job"
@@ -56,4 +58,4 @@ class JobRows:
 
 def _words(job: dict[str, Any]) -> str:
     finished = max(0, job["total"] - job["open_documents"])
-    return f"{job['state']}: {finished:,}/{job['total']:,} documents, {job['held']} chunks in work"
+    return f"{job['state']}: {finished:,}/{job['total']:,} documents, {counted(job['held'], 'chunk')} in work"

@@ -24,6 +24,7 @@ from schemas.database import Connection, queries
 from schemas.errors import UsageError
 from schemas.jsontext import dump_json, make_storable, map_strings
 from schemas.outcomes import RejectCode
+from schemas.printable import counted
 from schemas.settings import Settings
 
 #: Raise it when the same records would become other documents: an old corpus is then not taken for the new one.
@@ -243,7 +244,7 @@ class _Load:
             if documents == 0 and not self._unselected:
                 raise rejects.refusal("no record can be a document")
             if documents == 0:
-                raise UsageError(f"none of {self._unselected:,} documents of {self._reader.uri} is selected")
+                raise UsageError(f"none of {counted(self._unselected, 'document')} of {self._reader.uri} is selected")
             difference = None
             if base is not None:
                 difference = compare(self._connection, table, corpus_id, base, selection.only_new)
@@ -337,7 +338,7 @@ class _Load:
     def _check_share(self, rejects: _Rejects) -> None:
         most, count = self._rules.max_reject_share, rejects.codes.total()
         if most is not None and count > most * self._records:
-            raise rejects.refusal(f"{count:,} of {self._records:,} records are rejected, over {100 * most:g}%")
+            raise rejects.refusal(f"{count:,} of {counted(self._records, 'record')} rejected, over {100 * most:g}%")
 
     def _keep(self, corpus_id: int) -> None:
         """Move what stays to its place, in its order."""

@@ -33,7 +33,12 @@ class Looked:
     records: int = 0
     documents: int = 0
     rejected: int = 0
-    first_reject: tuple[int, Reject] | None = None
+    first_reject: Reject | None = None
+
+    @property
+    def why(self) -> str:
+        """Why there is no document, as far as the first reject tells it: the end of a sentence."""
+        return f": {self.first_reject.reason}" if self.first_reject else ""
 
 
 def look(
@@ -48,12 +53,12 @@ def look(
 
     Duplicates are not found: that takes the whole corpus. Nothing is written.
     """
-    for _, line, content, _ in reader.records(advance):
+    for _, _, content, _ in reader.records(advance):
         looked.records += 1
         made = content if isinstance(content, Reject) else read_record(content, mapping, max_chars)
         if isinstance(made, Reject):
             looked.rejected += 1
-            looked.first_reject = looked.first_reject or (line, made)
+            looked.first_reject = looked.first_reject or made
             continue
         if isinstance(content, dict) and not selection.matches(content):
             continue

@@ -103,7 +103,7 @@ def _publish_missing(connection: Connection, app: Celery, settings: Settings, mo
         cause = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise BrokerUnavailable(
             f"the broker at {broker_address(settings)} went away: {cause.rstrip('.')}. "
-            f"{published} chunks were published, nothing is lost: `producer reconcile`, or the same command again, "
-            "publishes the rest."
+            f"Of the chunks {published:,} were published, nothing is lost: `producer reconcile`, or the same command "
+            "again, publishes the rest."
         ) from None
     return published

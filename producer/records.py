@@ -12,6 +12,7 @@ from pydantic_core import PydanticSerializationError, to_json
 from schemas.errors import UsageError
 from schemas.jsontext import any_string, dump_json, make_storable, map_strings
 from schemas.outcomes import DocumentFlag, RejectCode
+from schemas.printable import counted
 
 #: Characters of a rejected record that are kept: enough to recognise it.
 EXCERPT_CHARS = 200
@@ -195,7 +196,7 @@ def _id(record: dict[str, Any], mapping: FieldMapping) -> str | Reject:
         return ""
     external_id = str(value)
     if len(value) * 4 > ID_MAX_BYTES and len(value.encode("utf-8", "surrogatepass")) > ID_MAX_BYTES:
-        reason = f"the id in {mapping.id_field!r} has over {ID_MAX_BYTES} bytes"
+        reason = f"the id in {mapping.id_field!r} has over {ID_MAX_BYTES:,} bytes"
         return Reject.of(RejectCode.TOO_LARGE, reason, dump_json(record))
     return external_id
 
@@ -205,7 +206,7 @@ def _text(record: dict[str, Any], mapping: FieldMapping, max_chars: int) -> str 
     if not isinstance(text, str):
         return text if isinstance(text, Reject) else _no_text(record, mapping.text_field)
     if len(text) > max_chars:
-        reason = f"the text has {len(text)} characters, over {max_chars} (GLEANER_DOCUMENT_MAX_CHARS)"
+        reason = f"the text has {counted(len(text), 'character')}, over {max_chars:,} (GLEANER_DOCUMENT_MAX_CHARS)"
         return Reject.of(RejectCode.TOO_LARGE, reason, dump_json(record))
     if not text or text.isspace():
         return Reject.of(RejectCode.EMPTY, "the text is nothing but white space", dump_json(record))

@@ -25,3 +25,8 @@ def log_printable(record: logging.LogRecord) -> bool:
     """A filter for handlers of logs: lets everything pass, with control characters escaped."""
     record.msg, record.args = printable(record.getMessage(), lines=True), None
     return True
+
+
+def counted(count: int, noun: str) -> str:
+    """``1 chunk``, ``2,000 chunks``."""
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")

@@ -9,6 +9,7 @@ from typing import Any
 from schemas.budget import MAX_PARTS, MIN_DOCUMENT_TOKENS
 from schemas.label_spec import LabelSpec
 from schemas.outcomes import Outcome, OverLong, Reason, RowFinal
+from schemas.printable import counted
 from worker.check import LabelCheck
 from worker.row import Row, final_row
 
@@ -35,7 +36,7 @@ def cut(policy: OverLong, text: str, excess: int, offsets: Sequence[int]) -> Cut
     """
     keep = len(offsets) - excess - MARGIN_TOKENS
     if policy == OverLong.REJECT or keep < MIN_DOCUMENT_TOKENS:
-        raise RowFinal(Outcome.REJECTED, Reason.OVER_LONG, f"the prompt has {excess} tokens more than fit")
+        raise RowFinal(Outcome.REJECTED, Reason.OVER_LONG, f"the prompt has {counted(excess, 'token')} more than fit")
     if policy == OverLong.SPLIT:
         starts = [*(offsets[n] for n in range(0, len(offsets), keep)), len(text)]
         if len(starts) - 1 > MAX_PARTS:

@@ -8,6 +8,7 @@ from typing import Any
 from schemas.jsontext import make_storable
 from schemas.label_spec import LabelSpec
 from schemas.outcomes import Outcome, Reason, RequestFailed, RowFinal
+from schemas.printable import counted
 from worker.check import LabelCheck
 from worker.engine.base import ONLY_THOUGHT, Generation, Prompt, Request
 
@@ -137,7 +138,7 @@ class RowInFlight:
                 raise RowFinal(
                     Outcome.TRUNCATED,
                     Reason.OUTPUT_LIMIT,
-                    f"the output was cut at {generation.output_tokens} tokens",
+                    f"the output was cut at {counted(generation.output_tokens, 'token')}",
                 )
             label = self._rules.check.label(generation.text)
         except RowFinal as final:

@@ -88,19 +88,22 @@ def open_corpus(
     template: str,
     name: str | None = None,
     group_by: list[str] | None = None,
+    where: tuple[Condition, ...] = (),
 ) -> OpenCorpus:
     """Find a corpus, tell its format, choose its fields.
 
     :param template: of the prompt; records must have the fields that it names.
     :param group_by: fields that documents are grouped by; if there is none, those are named for which it would pay.
+    :param where: conditions that documents must meet; records must have the fields that they compare.
     :raises UsageError: for what can't be read, and fields that are not there or not obvious.
     """
     if text is not None and text_fields:
         raise UsageError("--text and --text-field say the same thing: give one")
     reader = open_reader(sources, settings, options, progress)
     parts = None if text is None else unescaped(text)
+    compared = [condition.field for condition in where]
     mapping, guesses = choose_fields(
-        reader, id_field, text_fields or (), parts, template_fields(template), group_by or ()
+        reader, id_field, text_fields or (), parts, template_fields(template), group_by or (), compared
     )
     hint = None if group_by else grouping_hint(reader, template)
     notes = (*reader.notes, *guesses, *([hint] if hint else []))

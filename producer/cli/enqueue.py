@@ -160,6 +160,7 @@ def enqueue(
                 template=spec.template,
                 name=name,
                 group_by=group_by,
+                where=rules.selection.where,
             )
             loaded = load_corpus(connection, opened.reader, opened.mapping, opened.name, settings, progress, rules)
             if loaded.nothing_new:

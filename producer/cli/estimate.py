@@ -79,6 +79,7 @@ def estimate(
     The whole corpus is read to count its documents; some are tokenized.
     """
     settings = settings_with(model=model, engine_profile=profile)
+    chosen = selection(where, limit, None, 0)
     with redirect_stdout(stderr):
         spec, _ = load_label_spec(
             schema,
@@ -96,6 +97,7 @@ def estimate(
             text_fields=text_field,
             text=text,
             template=spec.template,
+            where=chosen.where,
         )
         looked = Looked()
         size = opened.reader.size
@@ -103,13 +105,13 @@ def estimate(
             opened.reader,
             opened.mapping,
             settings.document_max_chars,
-            selection(where, limit, None, 0),
+            chosen,
             looked,
             lambda done: progress("reading", done, size),
         )
         sample = _drawn(documents)
     if not sample:
-        raise UsageError(f"{opened.reader.uri} holds no document to estimate: {looked.rejected:,} records are rejected")
+        raise UsageError(f"{opened.reader.uri} holds no document to estimate{looked.why}")
     history, context = _history(settings, spec)
     made = forecast(
         sample, looked.documents, spec, settings, history=history, context=context, workers=workers, rate=rate

@@ -6,7 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
-from schemas.printable import printable
+from schemas.printable import counted, printable
+
+__all__ = ["JsonFlag", "counted", "duration", "note", "print_json", "say", "say_text", "whole_number"]
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else on stdout.")]
 
@@ -43,11 +45,6 @@ def whole_number(value: str | int) -> int:
         return int(value)
     except ValueError:
         raise typer.BadParameter(f"{value!r} is not a whole number") from None
-
-
-def counted(count: int, noun: str) -> str:
-    """``1 chunk``, ``2,000 chunks``."""
-    return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
 
 def duration(seconds: float) -> str:

@@ -30,7 +30,7 @@ from producer.cli.corpus import (
     unescaped,
 )
 from producer.cli.options import settings_with
-from producer.cli.output import JsonFlag, note, print_json, say, say_text
+from producer.cli.output import JsonFlag, counted, note, print_json, say, say_text
 from producer.preview import Looked, Rendered, look, render
 from producer.readers import ReadOptions
 from producer.tokens import token_counter
@@ -73,6 +73,7 @@ def preview(
     With --run the documents become a small corpus and job of their own, named preview.
     """
     settings = settings_with(model=model)
+    chosen = selection(where, None, None, 0)
     with redirect_stdout(sys.stderr):
         spec, notes = load_label_spec(
             schema, prompt=read_prompt(prompt, prompt_file), template=None if template is None else unescaped(template)
@@ -87,14 +88,13 @@ def preview(
             text_fields=text_field,
             text=text,
             template=spec.template,
+            where=chosen.where,
         )
     looked = Looked()
-    chosen = selection(where, None, None, 0)
     found = look(opened.reader, opened.mapping, settings.document_max_chars, chosen, looked)
     documents = list(islice(found, count))
     if not documents:
-        why = f": {looked.first_reject[1].reason}" if looked.first_reject else ""
-        raise UsageError(f"{opened.reader.uri} holds no document to show{why}")
+        raise UsageError(f"{opened.reader.uri} holds no document to show{looked.why}")
     counter = token_counter(settings)
     system_tokens = counter.count([spec.system_prompt])[0]
     rendered = render(spec, documents, counter)
@@ -148,16 +148,17 @@ class _Preview:
         for line in self.opened.notes:
             say(f"  {line}")
         if self.looked.rejected:
-            say(f"  {self.looked.rejected:,} of the first {self.looked.records:,} records rejected")
+            say(f"  {self.looked.rejected:,} of the first {counted(self.looked.records, 'record')} rejected")
         say(f"Label schema {self.spec.name}: {', '.join(self.spec.json_schema['properties'])}")
         for line in self.notes:
             say(f"  {line}")
-        say(f"System prompt, {self.system_tokens:,} tokens ({self.basis}; the chat template adds a few):")
+        say(f"System prompt, {counted(self.system_tokens, 'token')} ({self.basis}; the chat template adds a few):")
         say_text(self.spec.system_prompt)
         for one in self.rendered:
             flags = f", {', '.join(one.flags)}" if one.flags else ""
             say()
-            say(f"Document {one.document_id}: {one.text_chars:,} characters, {one.tokens:,} tokens{flags}")
+            size = f"{counted(one.text_chars, 'character')}, {counted(one.tokens, 'token')}"
+            say(f"Document {one.document_id}: {size}{flags}")
             say_text(one.turn) if one.fault is None else say(f"  can't be prompted: {one.fault}")
             if self.labels is not None:
                 row = self.labels.get(one.document_id)
@@ -167,6 +168,6 @@ class _Preview:
 def _row(row: dict[str, Any]) -> str:
     from schemas.jsontext import dump_json  # noqa: PLC0415
 
-    tokens = f" ({row['prompt_tokens']} + {row['output_tokens']} tokens)" if row["prompt_tokens"] else ""
+    tokens = f" ({row['prompt_tokens']:,} + {counted(row['output_tokens'], 'token')})" if row["prompt_tokens"] else ""
     said = dump_json(row["label"]) if row["outcome"] == "ok" else f"{row['reason_code']}: {row['reason']}"
     return f"{row['outcome']}: {said}{tokens}"

@@ -1,11 +1,13 @@
 """Readers of corpora: one module a format, behind :class:`Reader`."""
 
+from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from producer.progress import Progress, silent
 from producer.readers.base import Advance, Reader, ReadOptions, Record
 from producer.readers.detect import FORMATS, detect_format
+from producer.readers.empty import EmptyFileReader
 from producer.readers.encoding import known
 from producer.readers.file import CorpusFile
 from producer.readers.many import ManyReader
@@ -44,19 +46,23 @@ def open_reader(
             raise UsageError("a Postgres query is a corpus by itself: give nothing beside it")
         return PostgresReader(given[0], options)
     found = _files(given, settings, progress)
-    formats = {id(one): options.format or detect_format(one.file) for one in found}
-    if len(set(formats.values())) > 1:
-        raise UsageError(_mixed([(one.name, formats[id(one)]) for one in found]))
+    filled = [one for one in found if one.file.head(1)]
+    if not filled:
+        which = f"{found[0].file.name} is" if len(found) == 1 else f"all {len(found):,} files are"
+        raise UsageError(f"{which} empty: a corpus needs at least one document")
+    formats = _formats(filled, options, given)
     uri = ", ".join(without_secrets(source) if "://" in source else str(Path(source).absolute()) for source in given)
-    kind = next(iter(formats.values()))
+    kind = formats[0]
     if kind == "text":
         from producer.readers.text import TextFilesReader  # noqa: PLC0415
 
         return TextFilesReader(
             [one.file for one in found], [one.name for one in found], uri, settings.record_max_bytes, options.encoding
         )
-    readers = [_reader(one.file, kind, settings, options) for one in found]
-    return readers[0] if len(readers) == 1 else ManyReader(readers, [one.name for one in found], uri)
+    read = {id(one): _reader(one.file, kind, settings, options) for one in filled}
+    like = read[id(filled[0])]
+    readers = [read.get(id(one)) or EmptyFileReader(one.file, like) for one in found]
+    return like if len(readers) == 1 else ManyReader(readers, [one.name for one in found], uri)
 
 
 def _files(given: Sequence[str], settings: Settings, progress: Progress) -> list[Found]:
@@ -102,7 +108,30 @@ def _reader(file: CorpusFile, kind: str, settings: Settings, options: ReadOption
     return WorkbookReader(file, options)
 
 
-def _mixed(found: Sequence[tuple[str, str]]) -> str:
-    first = {kind: name for name, kind in reversed(found)}
-    listed = ", ".join(f"{kind} ({name})" for kind, name in sorted(first.items()))
-    return f"the files are of several formats: {listed}. Give those of one format, as in 'folder/*.jsonl'."
+def _formats(found: Sequence[Found], options: ReadOptions, given: Sequence[str]) -> list[str]:
+    """The format of each file: one for all of them."""
+    formats = []
+    for one in found:
+        try:
+            formats.append(options.format or detect_format(one.file))
+        except UsageError as error:
+            if len(found) == 1:
+                raise
+            others = [other.name for other in found if other is not one]
+            raise UsageError(f"{error}. For the others alone give {_pattern(others, given)}") from None
+    first = {kind: one.name for kind, one in zip(reversed(formats), reversed(found), strict=True)}
+    if len(first) > 1:
+        listed = ", ".join(f"{kind} ({name})" for kind, name in sorted(first.items()))
+        names = [one.name for one in found]
+        raise UsageError(
+            f"the files are of several formats: {listed}. Give those of one format, as in {_pattern(names, given)}"
+        )
+    return formats
+
+
+def _pattern(names: Sequence[str], given: Sequence[str]) -> str:
+    """A glob of the files with the ending that most have."""
+    ending = Counter(PurePath(name).suffix for name in names).most_common(1)[0][0]
+    folder = given[0].rstrip("/") if len(given) == 1 and Path(given[0]).is_dir() else "folder"
+    deep = "**/" if any(len(PurePath(name).parts) > 1 for name in names) and folder != "folder" else ""
+    return f"'{folder}/{deep}*{ending}'"

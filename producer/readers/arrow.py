@@ -13,6 +13,7 @@ from producer.records import Reject
 from schemas.errors import UsageError
 from schemas.jsontext import MAX_NESTING, nested_over
 from schemas.outcomes import RejectCode
+from schemas.printable import counted
 
 #: Rows decoded at a time at most: more are no faster.
 _BATCH_ROWS = 1024
@@ -36,7 +37,7 @@ class _ArrowTable:
         self.size = file.size
         self.format = f"{self._kind.lower()}/1"
         with self._opened() as table:
-            self.notes: tuple[str, ...] = (f"format: {self._kind}, {len(table.schema.names)} columns",)
+            self.notes: tuple[str, ...] = (f"format: {self._kind}, {counted(len(table.schema.names), 'column')}",)
 
     def digest(self, advance: Advance) -> str:
         """As :meth:`Reader.digest`."""
@@ -76,7 +77,7 @@ class _ArrowTable:
     def _content(self, row: dict[str, Any]) -> dict[str, Any] | Reject:
         size = sum(len(value) for value in row.values() if isinstance(value, str))
         if size > self._max_bytes:
-            reason = f"the row has over {self._max_bytes} characters (GLEANER_RECORD_MAX_BYTES)"
+            reason = f"the row has over {self._max_bytes:,} characters (GLEANER_RECORD_MAX_BYTES)"
             return Reject.of(RejectCode.TOO_LARGE, reason, str(next(iter(row.values()))))
         if nested_over(row, MAX_NESTING):
             return Reject.of(RejectCode.INVALID_JSON, f"nested too deeply: over {MAX_NESTING} levels", "")

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 from producer.records import Reject
 from schemas.errors import UsageError
+from schemas.extras import install
 
 #: Called with the bytes read so far.
 Advance = Callable[[int], None]
@@ -85,4 +86,4 @@ def library(module: str, package: str, what: str) -> Any:
     try:
         return import_module(module)
     except ImportError:
-        raise UsageError(f"{what} needs the package {package}: pip install 'gleaner[formats]'") from None
+        raise UsageError(f"{what} needs the package {package}: {install(package)}") from None

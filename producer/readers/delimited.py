@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from producer.readers.base import Advance, ReadOptions, Record
-from producer.readers.dialect import Dialect, check_delimiter, column_names, detect_dialect
+from producer.readers.dialect import Dialect, check_delimiter, column_names, detect_dialect, names_delimiter
 from producer.readers.encoding import MARK, UNDECODED, Encoding, detect_encoding
 from producer.readers.file import CorpusFile
 from producer.readers.json_record import too_large
 from producer.records import Reject
 from schemas.outcomes import RejectCode
+from schemas.printable import counted
 
 #: Bytes that encoding and dialect are told by: some rows even where cells hold whole articles.
 SAMPLE_BYTES = 512 * 1024
@@ -77,15 +78,14 @@ class DelimitedReader:
         self._file = file
         self._max_chars = max_bytes
         head = file.head(SAMPLE_BYTES)
-        self._encoding = Encoding(options.encoding) if options.encoding else detect_encoding(head)
+        self._encoding = Encoding(options.encoding, given=True) if options.encoding else detect_encoding(head)
         delimiter = check_delimiter(options.delimiter)
         sample = head.decode(self._encoding.name, MARK)
         self.dialect, _ = detect_dialect(sample, len(head) < SAMPLE_BYTES, delimiter, options.header)
         self.uri = file.uri
         self.size = file.size
         self.format = f"csv/1 {self._encoding.name} {self.dialect!r}"
-        guessed = " (a guess: --encoding for another)" if self._encoding.guessed else ""
-        self.notes = (f"format: CSV, {self.dialect.words}, {self._encoding.name}{guessed}",)
+        self.notes = (f"format: CSV, {self.dialect.words}, {self._encoding.words}",)
 
     def digest(self, advance: Advance) -> str:
         """As :meth:`Reader.digest`."""
@@ -109,7 +109,7 @@ class DelimitedReader:
                         above -= 1
                         names = column_names(row)
                         continue
-                    if not any(row):
+                    if not any(row) or (row_no == 1 and names_delimiter(self.dialect.delimiter.join(row))):
                         continue
                     names = names or [f"column_{number}" for number in range(1, len(row) + 1)]
                     content: dict[str, Any] | Reject = self._record(names, row)
@@ -121,12 +121,12 @@ class DelimitedReader:
 
     def _record(self, names: list[str], row: list[str]) -> dict[str, Any] | Reject:
         if len(row) != len(names):
-            reason = f"the row has {len(row)} cells, the table {len(names)} columns: is a delimiter or a quote missing?"
+            has = f"the row has {counted(len(row), 'cell')}, the table {counted(len(names), 'column')}"
+            reason = f"{has}: is a delimiter or a quote missing?"
             return Reject.of(RejectCode.WRONG_COLUMNS, reason, self.dialect.delimiter.join(row))
         if UNDECODED in "".join(row):
-            return Reject.of(
-                RejectCode.BAD_ENCODING, f"the row is not {self._encoding.name}", self.dialect.delimiter.join(row)
-            )
+            reason = self._encoding.undecoded("row")
+            return Reject.of(RejectCode.BAD_ENCODING, reason, self.dialect.delimiter.join(row))
         return dict(zip(names, row, strict=True))
 
 

@@ -5,8 +5,8 @@ import json
 import zipfile
 from pathlib import PurePath
 
-from producer.readers.dialect import detect_dialect
-from producer.readers.encoding import MARK, detect_encoding
+from producer.readers.dialect import Dialect, detect_dialect, table_rows
+from producer.readers.encoding import MARK, wide_encoding
 from producer.readers.file import CorpusFile
 from schemas.errors import UsageError
 
@@ -53,7 +53,7 @@ _EVEN = 0.9
 
 
 def detect_format(file: CorpusFile) -> str:
-    """One of :data:`FORMATS`.
+    """One of :data:`FORMATS`, of a file that is not empty.
 
     :raises UsageError: for content that is none of them.
     """
@@ -66,24 +66,23 @@ def detect_format(file: CorpusFile) -> str:
     for magic, (what, remedy) in _OTHER.items():
         if head.startswith(magic):
             raise UsageError(f"{file.name} is {what}: {remedy}")
-    if not head:
-        raise UsageError(f"{file.name} is empty: a corpus needs at least one document")
     by_name = _ENDINGS.get(PurePath(file.plain_name).suffix.lower())
     if by_name != "text" and head.lstrip(b"\xef\xbb\xbf \t\r\n").lower().startswith(_PAGE):
         raise UsageError(
             f"{file.name} is a web page: if it is a link to a file, open it and take the file's own address"
         )
-    encoding = detect_encoding(head).name
-    if by_name is None and b"\x00" in head and not encoding.startswith(("utf-16", "utf-32")):
+    wide = wide_encoding(head)
+    if by_name is None and b"\x00" in head and wide is None:
         raise UsageError(f"{file.name} is binary, of no format that is known: {', '.join(FORMATS)}")
-    text = head.decode(encoding, MARK)
-    return _of_text(text, len(head) < _HEAD_BYTES, by_name) or _unknown(file)
+    text = head.decode(wide or "utf-8", MARK)  # what other encodings have beyond ASCII tells no format
+    whole = len(head) < _HEAD_BYTES
+    if by_name == "text":
+        return _of_text_file(text, whole, wide is not None)
+    return _of_text(text, whole, by_name) or _unknown(file)
 
 
 def _of_text(text: str, whole: bool, by_name: str | None) -> str | None:
-    lines = [line for line in io.StringIO(text) if line.strip()][:_LINES]
-    if by_name == "text":
-        return _of_text_file(lines)
+    lines = _first_lines(text)
     # Of one line nobody can say whether more would follow: as a document it is the same record, or a list of them.
     alone = whole and len(lines) == 1 and by_name != "jsonl"
     # A document that is spread over lines may hold whole objects on some of them.
@@ -102,12 +101,24 @@ def _of_text(text: str, whole: bool, by_name: str | None) -> str | None:
     return by_name
 
 
-def _of_text_file(lines: list[str]) -> str:
-    """Prose, unless every line is an object, or has as many tabs as the others."""
+def _of_text_file(text: str, whole: bool, wide: bool) -> str:
+    """Prose, unless every line is an object, or the text is a table of cells with tabs between them.
+
+    :param wide: whether it is UTF-16: so Excel writes a table as text, and hardly anybody prose.
+    """
+    lines = _first_lines(text)
     if len(lines) > 1 and all(_begins_with_object(line) for line in lines):
         return "jsonl"
     tabs = {line.count("\t") for line in lines}
-    return "csv" if len(lines) > 2 and len(tabs) == 1 and tabs != {0} else "text"
+    if len(lines) > 2 and len(tabs) == 1 and tabs != {0}:
+        return "csv"
+    rows = table_rows(text, Dialect("\t"), whole)
+    widths = set(map(len, rows))
+    return "csv" if len(rows) > (1 if wide else 2) and len(widths) == 1 and widths != {1} else "text"
+
+
+def _first_lines(text: str) -> list[str]:
+    return [line for line in io.StringIO(text) if line.strip()][:_LINES]
 
 
 def _begins_with_object(line: str) -> bool:

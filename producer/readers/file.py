@@ -51,7 +51,7 @@ class CorpusFile:
     """A regular file that can be read twice: once for its digest, once for its records.
 
     :param uri: what to call it, if it is a copy of something that lies elsewhere.
-    :raises UsageError: when it is missing, empty, unreadable or not a file.
+    :raises UsageError: when it is missing, unreadable or not a file.
     """
 
     def __init__(self, path: str, uri: str | None = None) -> None:
@@ -72,8 +72,6 @@ class CorpusFile:
             raise UsageError(f"can't read {self.name}: {getattr(error, 'strerror', None) or error}") from None
         self.compression = next((kind for kind, magic in _MAGIC.items() if first.startswith(magic)), None)
         self.size = status.st_size
-        if self.size == 0:
-            raise UsageError(f"{self.name} is empty: a corpus needs at least one document")
         #: What the file was like when it was digested.
         self._digested: tuple[int, ...] | None = None
 
@@ -180,7 +178,7 @@ class CorpusFile:
 def spooled(stream: IO[bytes], uri: str, advance: Advance) -> CorpusFile:
     """Something that can be read only once, kept as a temporary file until nobody needs it any more.
 
-    :raises UsageError: when it is empty. :raises GleanerError: when the disk is full.
+    :raises GleanerError: when the disk is full.
     """
     handle, name = tempfile.mkstemp(prefix="gleaner-")
     try:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from producer.readers.base import Advance, Record
-from producer.readers.encoding import MARK, UNDECODED, as_utf8, detect_encoding
+from producer.readers.encoding import MARK, UNDECODED, Encoding, as_utf8, detect_encoding
 from producer.readers.file import CorpusFile
 from producer.readers.json_record import parse_text, too_large
 from producer.records import EXCERPT_CHARS, Reject
@@ -145,11 +145,12 @@ class JsonDocumentReader:
     def __init__(self, file: CorpusFile, max_bytes: int, encoding: str | None = None) -> None:
         self._file = file
         self._max_bytes = max_bytes
-        self._encoding = encoding or detect_encoding(file.head(_HEAD_BYTES)).name
+        self._encoding = Encoding(encoding, given=True) if encoding else detect_encoding(file.head(_HEAD_BYTES))
         self.uri = file.uri
         self.size = file.size
-        self.format = "json/1" + ("" if encoding is None else f" {encoding}")
-        self.notes = (f"format: one JSON document{self._where_from()}",)
+        self.format = f"json/2 {self._encoding.name}"
+        guessed = f", {self._encoding.words}" if self._encoding.guessed else ""
+        self.notes = (f"format: one JSON document{self._where_from()}{guessed}",)
 
     def digest(self, advance: Advance) -> str:
         """As :meth:`Reader.digest`."""
@@ -158,7 +159,7 @@ class JsonDocumentReader:
     def records(self, advance: Advance) -> Iterator[Record]:
         """As :meth:`Reader.records`."""
         with self._file.open(advance) as stored:
-            text = _Text(as_utf8(stored, self._encoding), self._max_bytes)
+            text = _Text(as_utf8(stored, self._encoding.name), self._max_bytes)
             count = 0
             try:
                 for item, cut in self._items(text):
@@ -171,12 +172,12 @@ class JsonDocumentReader:
         if cut:
             return too_large(item, "item", self._max_bytes)
         if UNDECODED in item:
-            return Reject.of(RejectCode.BAD_ENCODING, f"the item is not {self._encoding}", item)
+            return Reject.of(RejectCode.BAD_ENCODING, self._encoding.undecoded("item"), item)
         return parse_text(item, "item")
 
     def _where_from(self) -> str:
         with self._file.open(lambda _: None) as stored:
-            text = _Text(as_utf8(stored, self._encoding), self._max_bytes)
+            text = _Text(as_utf8(stored, self._encoding.name), self._max_bytes)
             if text.peek() != "{":
                 return ", an array"
             try:
@@ -240,7 +241,7 @@ class JsonDocumentReader:
             size += len(members[-1])
             if cut or size > self._max_bytes:
                 raise UsageError(
-                    f"{self._file.name} is one object of over {self._max_bytes} bytes (GLEANER_RECORD_MAX_BYTES) "
+                    f"{self._file.name} is one object of over {self._max_bytes:,} bytes (GLEANER_RECORD_MAX_BYTES) "
                     "without a list of objects: make it JSON Lines, one object a line."
                 )
             text.take(",")

@@ -19,7 +19,7 @@ def excerpt(record: bytes) -> str:
 def too_large(beginning: str, what: str, max_bytes: int) -> Reject:
     """The reject for a record that was never held as a whole."""
     return Reject.of(
-        RejectCode.TOO_LARGE, f"the {what} has over {max_bytes} bytes (GLEANER_RECORD_MAX_BYTES)", beginning
+        RejectCode.TOO_LARGE, f"the {what} has over {max_bytes:,} bytes (GLEANER_RECORD_MAX_BYTES)", beginning
     )
 
 
@@ -28,7 +28,8 @@ def parse_bytes(record: bytes, what: str) -> dict[str, Any] | Reject:
     try:
         text = record.decode("utf-8")
     except UnicodeDecodeError as error:
-        reason = f"not UTF-8: byte 0x{record[error.start]:02x} at byte {error.start + 1} of the {what}"
+        place = f"byte 0x{record[error.start]:02x} at byte {error.start + 1} of the {what}"
+        reason = f"not UTF-8: {place}. It is damaged, or --encoding names the right one"
         return Reject.of(RejectCode.BAD_ENCODING, reason, excerpt(record))
     return parse_text(text, what)
 
@@ -45,5 +46,8 @@ def parse_text(text: str, what: str) -> dict[str, Any] | Reject:
     except ValueError as error:
         return Reject.of(RejectCode.INVALID_JSON, str(error), text)
     if not isinstance(value, dict):
-        return Reject.of(RejectCode.NOT_AN_OBJECT, f"the {what} is {kind(value)}, not an object", text)
+        reason = f"the {what} is {kind(value)}, not an object"
+        if isinstance(value, str):
+            reason += ': make it one, as {"text": ...}'
+        return Reject.of(RejectCode.NOT_AN_OBJECT, reason, text)
     return value

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from hashlib import sha256
 
 from producer.readers.base import Advance, Reader, Record
+from schemas.printable import counted
 
 
 class ManyReader:
@@ -19,8 +20,8 @@ class ManyReader:
         self.unit = readers[0].unit
         self.format = f"many/1 {readers[0].format}"
         distinct = list(dict.fromkeys(note for reader in readers for note in reader.notes))
-        more = [f"and {len(distinct) - 1} other ways to write it"] if len(distinct) > 1 else []
-        self.notes = (f"{len(readers)} files", distinct[0], *more)
+        more = ["and " + counted(len(distinct) - 1, "other way") + " to write it"] if len(distinct) > 1 else []
+        self.notes = (counted(len(readers), "file"), distinct[0], *more)
 
     def digest(self, advance: Advance) -> str:
         """As :meth:`Reader.digest`, of the files in order, whatever they are called."""

@@ -17,6 +17,7 @@ from producer.readers.base import Advance, library
 from producer.readers.file import CorpusFile, no_copy
 from producer.readers.sources import WILD, Found, is_aside, without_secrets
 from schemas.errors import GleanerError, UsageError
+from schemas.extras import install
 
 #: Times that a web server is asked for a file; the clients of stores have tries of their own, of about a minute.
 TRIES = 3
@@ -37,10 +38,10 @@ _LOUD = ("gcsfs", "huggingface_hub", "aiobotocore")
 
 @dataclass(frozen=True, slots=True)
 class _Store:
-    """A kind of place. ``extra``: of our package, with its client. ``remedy``: for one whom it does not let in."""
+    """A kind of place. ``package``: its client. ``remedy``: for one whom it does not let in."""
 
     remedy: str
-    extra: str = "formats"
+    package: str = ""
     listed: bool = True
     tries: int = 1
 
@@ -48,18 +49,22 @@ class _Store:
 _WEB = _Store(
     "put user and password before the host (https://USER:PASSWORD@host/...) or into ~/.netrc; a signed address may "
     "have run out",
+    "fsspec",
     listed=False,
     tries=TRIES,
 )
 _S3 = _Store(
-    "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE; for a public bucket FSSPEC_S3_ANON=true", "s3"
+    "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE; for a public bucket FSSPEC_S3_ANON=true",
+    "s3fs",
 )
 _GS = _Store(
     "run `gcloud auth application-default login`, or let GOOGLE_APPLICATION_CREDENTIALS name a key file; for a public "
     "bucket FSSPEC_GS_TOKEN=anon",
-    "gs",
+    "gcsfs",
 )
-_HF = _Store("set HF_TOKEN to a token that may read it; of a gated one accept the terms on its page first", "hf")
+_HF = _Store(
+    "set HF_TOKEN to a token that may read it; of a gated one accept the terms on its page first", "huggingface-hub"
+)
 _STORES = {"http": _WEB, "https": _WEB, "s3": _S3, "s3a": _S3, "gs": _GS, "gcs": _GS, "hf": _HF}
 _OTHER = _Store("its package for fsspec says how to sign in")
 
@@ -100,7 +105,8 @@ def fetch(url: str, timeout_s: float, advance: Advance) -> list[Found]:
     except GleanerError:
         raise
     except ImportError as error:
-        raise UsageError(f"{shown}: {error}: pip install 'gleaner[{store.extra}]'") from None
+        remedy = f": {install(store.package)}" if store.package else ""  # fsspec names those of others
+        raise UsageError(f"{shown}: {error}{remedy}") from None
     except Exception as error:  # each client has errors of its own
         raise _in_words(error, shown, store) from None
 
@@ -118,7 +124,7 @@ def _files(system: Any, path: str, store: _Store) -> dict[str, dict[str, Any]]:
     return {
         one: info
         for one, info in system.find(path, detail=True).items()
-        if info["type"] == "file" and info["size"] and not is_aside(_below(path, one).split("/"))
+        if info["type"] == "file" and not one.endswith("/") and not is_aside(_below(path, one).split("/"))
     }
 
 

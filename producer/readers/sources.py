@@ -73,7 +73,7 @@ def _in_folder(folder: Path) -> list[Found]:
     found = [
         Found(CorpusFile(str(path)), str(path.relative_to(folder)))
         for path in sorted(folder.rglob("*"))
-        if path.is_file() and not is_aside(path.relative_to(folder).parts) and path.stat().st_size > 0
+        if path.is_file() and not is_aside(path.relative_to(folder).parts)
     ]
     if not found:
         raise UsageError(f"{folder} is a folder without a file: a corpus needs at least one document")

@@ -15,6 +15,7 @@ from producer.readers.plain import plain
 from producer.records import Reject
 from schemas.errors import UsageError
 from schemas.outcomes import RejectCode
+from schemas.printable import counted
 
 #: Tables that are SQLite's own, or the shadows of its text index.
 _TABLES = "SELECT name FROM sqlite_schema WHERE type IN ('table', 'view') AND name NOT LIKE 'sqlite^_%' ESCAPE '^'"
@@ -64,7 +65,7 @@ class SqliteReader:
     def _content(self, row: dict[str, Any]) -> dict[str, Any] | Reject:
         texts = [value for value in row.values() if isinstance(value, str)]
         if sum(map(len, texts)) > self._max_bytes:
-            reason = f"the row has over {self._max_bytes} characters (GLEANER_RECORD_MAX_BYTES)"
+            reason = f"the row has over {self._max_bytes:,} characters (GLEANER_RECORD_MAX_BYTES)"
             return Reject.of(RejectCode.TOO_LARGE, reason, texts[0])
         if any(UNDECODED in text for text in texts):
             return Reject.of(RejectCode.BAD_ENCODING, "a text of the row is not UTF-8", " ".join(texts))
@@ -75,7 +76,7 @@ class SqliteReader:
         if table is None and len(tables) == 1:
             return str(tables[0])
         if table is None or table not in tables:
-            what = f"has no table {table!r}" if table else f"has {len(tables)} tables"
+            what = f"has no table {table!r}" if table else f"has {counted(len(tables), 'table')}"
             raise UsageError(
                 f"{self._file.name} {what}: name one with --table, or select with --query "
                 f"({', '.join(map(str, tables[:20])) or 'it is empty'})"

@@ -6,7 +6,7 @@ from pathlib import PurePath
 from typing import Any
 
 from producer.readers.base import Advance, Record
-from producer.readers.encoding import MARK, UNDECODED, detect_encoding
+from producer.readers.encoding import MARK, UNDECODED, Encoding, detect_encoding
 from producer.readers.file import CorpusFile
 from producer.readers.json_record import too_large
 from producer.records import Reject
@@ -30,11 +30,12 @@ class TextFilesReader:
     ) -> None:
         self._files = list(zip(files, names, strict=True))
         self._max_bytes = max_bytes
-        self._encoding = encoding
+        self._encoding = None if encoding is None else Encoding(encoding, given=True)
         self.uri = uri
         self.size = sum(file.size for file in files)
-        self.format = "text/1" + ("" if encoding is None else f" {encoding}")
-        self.notes = ("format: text, one document a file",)
+        self.format = "text/2" + ("" if encoding is None else f" {encoding}")
+        told = "encoding told file by file (--encoding for another)" if encoding is None else encoding
+        self.notes = (f"format: text, one document a file, {told}",)
 
     def digest(self, advance: Advance) -> str:
         """As :meth:`Reader.digest`, of names and bytes."""
@@ -58,8 +59,8 @@ class TextFilesReader:
     def _record(self, content: bytes, name: str) -> dict[str, Any] | Reject:
         if len(content) > self._max_bytes:
             return too_large(content[:1000].decode("utf-8", "replace"), "file", self._max_bytes)
-        encoding = self._encoding or detect_encoding(content).name
-        text = content.decode(encoding, MARK)
+        encoding = self._encoding or detect_encoding(content)
+        text = content.decode(encoding.name, MARK)
         if UNDECODED in text:
-            return Reject.of(RejectCode.BAD_ENCODING, f"the file is not {encoding}", text)
+            return Reject.of(RejectCode.BAD_ENCODING, encoding.undecoded("file"), text)
         return {PATH_FIELD: PurePath(name).as_posix(), TEXT_FIELD: text}

@@ -81,7 +81,7 @@ def test_a_corpus_with_too_many_rejects(fails_here: Callable, write_corpus: Call
     call = ["enqueue", write_corpus([{"id": 1, "text": "t"}, "broken", {"id": 1, "text": "t"}]), "--schema", "papers"]
     assert_says(fails_here(2, *call, "--strict"), "1 rejected so far, none is allowed (1 invalid_json)", "on line 2")
     assert_says(fails_here(2, *call, "--max-rejects", "1"), "2 rejected so far, 1 are allowed", "1 duplicate_id")
-    assert_says(fails_here(2, *call, "--max-rejects", "50%"), "2 of 3 records are rejected, over 50%")
+    assert_says(fails_here(2, *call, "--max-rejects", "50%"), "2 of 3 records rejected, over 50%")
     assert_says(fails_here(2, *call, "--max-rejects", "many"), "--max-rejects 'many': give a number")
     assert_says(fails_here(2, *call, "--max-rejects", "1", "--strict"), "--strict allows no reject")
 
@@ -91,7 +91,8 @@ def test_options_that_say_nothing(fails_here: Callable, corpus: Path) -> None:
         (["--format", "xml"], "--format 'xml' is none of jsonl"),
         (["--encoding", "utf-9"], "--encoding 'utf-9' is no encoding"),
         (["--where", "year"], "--where 'year' is no comparison"),
-        (["--where", "year>3000"], "none of 2 documents"),
+        (["--where", "text=nothing"], "none of 2 documents"),
+        (["--where", "txet=nothing"], "--where: no record has a field 'txet'. Did you mean 'text'?"),
         (["--limit", "1", "--sample", "1"], "--limit takes the first documents"),
         (["--text", "{a}", "--text-field", "b"], "--text and --text-field say the same thing"),
     ):

@@ -167,7 +167,7 @@ def test_a_broker_that_dies_in_mid_publish_loses_nothing(
         with create_app(mine) as app:
             with pytest.raises(BrokerUnavailable) as caught:
                 publish_waiting(database, app, mine, mine.model, lambda *_: mortal.kill())
-            assert f"{PUBLISH_BATCH} chunks were published, nothing is lost" in str(caught.value)
+            assert f"Of the chunks {PUBLISH_BATCH:,} were published, nothing is lost" in str(caught.value)
             assert "the same command again" in str(caught.value)
         marked = sum(chunk["published_at"] is not None for chunk in chunks_of(database, job))
         assert marked == PUBLISH_BATCH

@@ -78,3 +78,21 @@ def test_a_text_that_is_not_obvious_is_asked_for(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as caught:
         choose(tmp_path, [{"left": "words", "right": "words"}])
     assert "name it with --text-field. The records have 'left', 'right'." in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("template", "where", "words"),
+    [
+        ("{boddy}", (), "--text: no record has a field 'boddy'. Did you mean 'body'?"),
+        ("{id}", (), "--id-field and --text both name 'id'"),
+        ("{body}", ("yaer",), "--where: no record has a field 'yaer'. Did you mean 'year'?"),
+    ],
+)
+def test_the_option_that_names_it_is_said(tmp_path: Path, template: str, where: tuple, words: str) -> None:
+    path = tmp_path / "corpus.jsonl"
+    path.write_text('{"id": 1, "body": "b", "year": 2020}\n')
+    reader = JsonlReader(CorpusFile(str(path)), 10_000)
+    with pytest.raises(UsageError) as caught:
+        choose_fields(reader, "id", (), template, where=where)
+    assert words in str(caught.value)
+    choose_fields(reader, "id", (), "{body}", where=("year", "id", "body"))

@@ -145,11 +145,25 @@ def test_what_was_detected_can_be_overruled(tmp_path: Path) -> None:
         (",title\n0,hello\n1,world\n", [{"column_1": "0", "title": "hello"}, {"column_1": "1", "title": "world"}]),
         ("1,2\n3,4\n", [{"column_1": "1", "column_2": "2"}, {"column_1": "3", "column_2": "4"}]),
         ("a,b\n\n1,2\n,\n", [{"a": "1", "b": "2"}]),
+        ("Report,\n,\nx,y\nfirst,1\n", [{"x": "first", "y": "1"}]),
+        (
+            "1,one.json\n2,two.json\n",
+            [{"column_1": str(n), "column_2": f"{n_}.json"} for n, n_ in ((1, "one"), (2, "two"))],
+        ),
+        ("x-1,red\nx-12,blue\n", [{"column_1": "x-1", "column_2": "red"}, {"column_1": "x-12", "column_2": "blue"}]),
+        (
+            "land,2019,2020\nA,1.5,7\nB,2,8\n",
+            [{"land": "A", "2019": "1.5", "2020": "7"}, {"land": "B", "2019": "2", "2020": "8"}],
+        ),
+        ("A,1999\nB,2001\n", [{"column_1": "A", "column_2": "1999"}, {"column_1": "B", "column_2": "2001"}]),
+        ("sep=;\r\na;b,c\r\n1;2,5\r\n", [{"a": "1", "b,c": "2,5"}]),
+        ("sep=;\r\n1;2,5\r\n3;4,5\r\n", [{"column_1": "1", "column_2": "2,5"}, {"column_1": "3", "column_2": "4,5"}]),
         ("a,b\n1,2,3\n4\n5,6\n", ["wrong_columns", "wrong_columns", {"a": "5", "b": "6"}]),
         ('a,b\n"x"y,2\n"5",6\n', ["invalid_csv", {"a": "5", "b": "6"}]),
         ('a,b\n"1",2\n3,"never closed\n5,6\n', [{"a": "1", "b": "2"}, "invalid_csv"]),
         ('a\tb\n5" disk\t"never\n6\tx\n', [{"a": '5" disk', "b": '"never'}, {"a": "6", "b": "x"}]),
-        ("a,b\n1,caf\udce9\n2,d\n", ["bad_encoding", {"a": "2", "b": "d"}]),
+        ("a,b\nü,caf\udce9\n2,d\n", ["bad_encoding", {"a": "2", "b": "d"}]),
+        ("a,b\n1,caf\udce9\n2,d\n", [{"a": "1", "b": "café"}, {"a": "2", "b": "d"}]),
         ("only\nhello\nworld\n", [{"only": "hello"}, {"only": "world"}]),
         (f"a,b\n1,{'x' * 5000}\n2,y\n", ["too_large", {"a": "2", "b": "y"}]),
         ('a,b\n1,"' + "line, with commas\n" * 500 + '"\n2,y\n', ["too_large", {"a": "2", "b": "y"}]),
@@ -159,6 +173,22 @@ def test_each_row_of_a_table_is_a_record_or_a_reject(tmp_path: Path, content: st
     path = tmp_path / "table.csv"
     path.write_bytes(content.encode("utf-8", "surrogateescape"))
     assert read(path) == records
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("id,text\nred,more\nblue,words\n", "header in row 1 ('id', 'text': --no-header if it is a record)"),
+        ("id,text\n1,more\n2,words\n", "header in row 1, utf-8"),
+        ("1,one\n2,more\n", "no header (--header if the first row names the columns)"),
+        ("sep=;\nid;text\n1;more\n", "semicolon, quoted cells, header in row 2"),
+    ],
+)
+def test_a_header_that_may_be_a_record_is_shown(tmp_path: Path, content: str, words: str) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text(content)
+    (note,) = open_reader(str(path), SETTINGS).notes
+    assert words in note
 
 
 def test_backslashes_before_line_ends_and_tabs_are_escapes(tmp_path: Path) -> None:
@@ -187,7 +217,7 @@ def test_rows_are_counted_as_a_spreadsheet_counts_them(tmp_path: Path) -> None:
         ),
         ("[]", []),
         ('[{"a": "' + "x" * 5000 + '"}, {"a": 2}]', ["too_large", {"a": 2}]),
-        ('[{"a": "caf\udce9"}, {"a": 2}]', ["bad_encoding", {"a": 2}]),
+        ('[{"ü": "caf\udce9"}, {"a": 2}]', ["bad_encoding", {"a": 2}]),
         ("[" + "[" * 500 + "]" * 500 + "]", ["invalid_json"]),
     ],
 )
@@ -213,7 +243,7 @@ def test_each_item_of_a_json_document_is_a_record_or_a_reject(
         ('{"papers": [{"a": 1}', "it ends in the middle of item 2"),
         ('{"papers": [{"a": 1}] "more"', "no comma or brace at character 23"),
         ('{"papers" [{"a": 1}]}', "no colon at character 11"),
-        ('{"a": "' + "x" * 5000 + '"}', "is one object of over 4096 bytes"),
+        ('{"a": "' + "x" * 5000 + '"}', "is one object of over 4,096 bytes"),
     ],
 )
 def test_a_broken_json_document_is_refused_with_the_place(tmp_path: Path, content: str, words: str) -> None:
@@ -319,6 +349,23 @@ def test_a_workbook_gives_its_only_sheet_with_rows(tmp_path: Path) -> None:
         read(path, sheet="nope")
 
 
+def test_a_workbook_may_have_titles_above_its_header(tmp_path: Path) -> None:
+    openpyxl = pytest.importorskip("openpyxl")
+    path = tmp_path / "book.xlsx"
+    book = openpyxl.Workbook()
+    for row in (["Report of 2020"], [], ["id", "text"], [1, "first"], [2, "second"]):
+        book.active.append(row)
+    book.save(path)
+    assert read(path) == [{"id": 1, "text": "first"}, {"id": 2, "text": "second"}]
+    reader = open_reader(str(path), SETTINGS)
+    assert reader.notes == ("format: workbook, sheet Sheet, header in row 3",)
+    assert [record.line for record in reader.records(lambda _: None)] == [4, 5]
+    book.active.delete_rows(3)
+    book.active.delete_rows(1)  # an empty row is the first now
+    book.save(path)
+    assert read(path) == [{"column_1": 1, "column_2": "first"}, {"column_1": 2, "column_2": "second"}]
+
+
 def test_text_files_are_documents_under_their_paths(tmp_path: Path) -> None:
     folder = tmp_path / "notes"
     (folder / "deep").mkdir(parents=True)
@@ -352,6 +399,41 @@ def test_many_files_are_one_corpus(tmp_path: Path) -> None:
     (tmp_path / "more.csv").write_text("id,text\n1,t\n")
     with pytest.raises(UsageError, match=r"several formats: csv \(more.csv\), jsonl \(part-0.jsonl\)"):
         read(tmp_path)
+
+
+def test_an_empty_file_among_others_is_a_reject(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").touch()
+    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(b""))
+    for corpus in (tmp_path, str(tmp_path / "*.jsonl*")):
+        with pytest.raises(UsageError, match="all 2 files are empty"):
+            read(corpus)
+    write_jsonl(tmp_path / "c.jsonl")
+    for corpus in (tmp_path, str(tmp_path / "*.jsonl*"), str(tmp_path / "[ac].jsonl")):
+        rejected = 1 if "[" in str(corpus) else 2
+        assert read(corpus) == ["empty"] * rejected + RECORDS
+    reader = open_reader(str(tmp_path), SETTINGS)
+    assert [record.source for record in reader.records(lambda _: None)][:3] == ["a.jsonl", "b.jsonl.gz", "c.jsonl"]
+    assert reader.unit == "line"
+    (tmp_path / "c.jsonl").rename(tmp_path / "c.txt")
+    (tmp_path / "c.txt").write_text("prose")
+    assert read(tmp_path / "c.txt") == [{"path": "c.txt", "text": "prose"}]
+    assert read(tmp_path)[-1] == {"path": "c.txt", "text": "prose"}
+
+
+def test_a_file_that_is_none_of_a_corpus_is_refused_with_the_way_on(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("prose")
+    (tmp_path / "b.txt").write_text("prose")
+    (tmp_path / "scan.png").write_bytes(b"\x89PNG\r\n")
+    with pytest.raises(UsageError) as caught:
+        read(tmp_path)
+    assert str(caught.value).endswith(f"corpus is text. For the others alone give '{tmp_path}/*.txt'")
+    assert len(read(f"{tmp_path}/*.txt")) == 2
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "a.txt").rename(tmp_path / "deep" / "a.txt")
+    with pytest.raises(UsageError) as caught:
+        read(tmp_path)
+    assert str(caught.value).endswith(f"'{tmp_path}/**/*.txt'")
+    assert len(read(f"{tmp_path}/**/*.txt")) == 2
 
 
 def test_what_can_be_read_only_once_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -399,7 +481,8 @@ def test_urls_are_fetched_and_their_secrets_kept(tmp_path: Path) -> None:
         ("a.bin", bytes(range(256)) * 4, "is binary"),
         ("a.pkl", b"\x80\x04\x95\x00", "is a pickle, which may run code|is a pickle"),
         ("words", b"just a few words\nand another line\n", "give --format"),
-        ("empty.gz", gzip.compress(b""), "is empty"),
+        ("empty.gz", gzip.compress(b""), "empty.gz is empty"),
+        ("empty.jsonl", b"", "empty.jsonl is empty"),
     ],
 )
 def test_what_is_no_corpus_is_refused_by_name(tmp_path: Path, name: str, content: bytes, words: str) -> None:
@@ -422,7 +505,7 @@ def test_a_missing_library_is_said_with_the_remedy(
 ) -> None:
     path = WRITERS[kind](tmp_path / "corpus")
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(UsageError, match=r"needs the package pyarrow: pip install 'gleaner\[formats\]'"):
+    with pytest.raises(UsageError, match=r"needs the package pyarrow: pip install '?pyarrow"):
         read(path)
 
 
@@ -473,7 +556,10 @@ def test_a_huge_record_is_never_held_in_memory(
     [
         ('{"a": 1}\n{"a": 2}\n', [{"a": 1}, {"a": 2}]),
         ("a\tb\n1\t2\n3\t4\n", [{"a": "1", "b": "2"}, {"a": "3", "b": "4"}]),
+        ('a\tb\n1\t"two\nlines"\n3\t4\n', [{"a": "1", "b": "two\nlines"}, {"a": "3", "b": "4"}]),
         ("Dear all,\n\tthis is\nprose.\n", None),
+        ("name:\tX\nplace:\tY\n", None),
+        ('"never\tclosed\nand\tmore\n', None),
         ('{"a": 1}\nand more\n', None),
     ],
 )
@@ -483,3 +569,20 @@ def test_a_text_file_is_a_document_unless_each_line_is_a_record(
     path = tmp_path / "notes.txt"
     path.write_text(content)
     assert read(path) == (records or [{"path": "notes.txt", "text": content}])
+
+
+def test_a_table_that_excel_saved_as_unicode_text_is_a_table(tmp_path: Path) -> None:
+    path = tmp_path / "table.txt"
+    for cell in ("plain", "two\nlines"):
+        path.write_bytes(f'id\ttext\r\n1\t"{cell}"\r\n'.encode("utf-16"))
+        assert read(path) == [{"id": "1", "text": cell}]
+    path.write_bytes("Dear all,\r\n\tthis is prose.\r\n".encode("utf-16"))
+    assert read(path)[0]["path"] == "table.txt"
+
+
+def test_numbers_are_said_as_people_do(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text(f"a,b\n1\n2,{'x' * 5000}\n")
+    reasons = [record.content.reason for record in open_reader(str(path), SETTINGS).records(lambda _: None)]
+    assert reasons[0].startswith("the row has 1 cell, the table 2 columns:")
+    assert reasons[1].startswith("the row has over 4,096 bytes")

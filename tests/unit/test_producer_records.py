@@ -93,7 +93,7 @@ def test_a_missing_id_is_made_from_the_content(record: dict) -> None:
 @pytest.mark.parametrize(
     ("record", "code", "words"),
     [
-        ({"id": "é" * ID_MAX_BYTES, "text": "x"}, RejectCode.TOO_LARGE, f"over {ID_MAX_BYTES} bytes"),
+        ({"id": "é" * ID_MAX_BYTES, "text": "x"}, RejectCode.TOO_LARGE, f"over {ID_MAX_BYTES:,} bytes"),
         ({"id": 1}, RejectCode.MISSING_TEXT, "no field 'text'"),
         ({"id": 1, "text": None}, RejectCode.MISSING_TEXT, "is null"),
         ({"id": 1, "text": 5}, RejectCode.TEXT_NOT_STRING, "is a number"),

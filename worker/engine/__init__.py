@@ -1,6 +1,7 @@
 """Engines behind one Protocol: a resident vLLM, a server that speaks OpenAI's API, and a stub that answers at once."""
 
 from schemas.errors import EngineUnavailable
+from schemas.extras import install
 from schemas.settings import Settings
 from worker.engine.base import Engine
 
@@ -18,9 +19,7 @@ def create_engine(settings: Settings) -> Engine:
         try:
             from worker.engine.openai import OpenaiEngine  # noqa: PLC0415
         except ImportError as error:
-            raise EngineUnavailable(
-                f"the openai engine can't be imported ({error}): pip install 'gleaner[openai]'"
-            ) from None
+            raise EngineUnavailable(f"the openai engine can't be imported ({error}): {install('openai')}") from None
         return OpenaiEngine(settings)
     # Only here: the import takes seconds and needs torch.
     from worker.engine.vllm import VllmEngine  # noqa: PLC0415

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from schemas.engine_settings import LONGEST_CONTEXT
 from schemas.errors import EngineUnavailable
+from schemas.extras import install
 from schemas.outcomes import EngineLost, Outcome, Reason, RequestFailed, RowFinal
 from schemas.settings import Settings
 from worker.decoder import ARGUMENT
@@ -81,7 +82,7 @@ class VllmEngine:
             from vllm import __version__ as version  # noqa: PLC0415
         except ImportError as error:
             raise EngineUnavailable(
-                f"the vllm engine can't be imported ({error}). For a GPU: pip install 'gleaner[gpu]'; for a CPU: "
+                f"the vllm engine can't be imported ({error}). For a GPU: {install('vllm')}; for a CPU: "
                 "make setup ENGINE=vllm; or set GLEANER_ENGINE=stub to try everything but the model."
             ) from None
         arguments = engine_arguments(self._settings)
