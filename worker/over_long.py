@@ -35,7 +35,7 @@ def cut(policy: OverLong, text: str, excess: int, offsets: Sequence[int]) -> Cut
     """
     keep = len(offsets) - excess - MARGIN_TOKENS
     if policy == OverLong.REJECT or keep < MIN_DOCUMENT_TOKENS:
-        raise RowFinal(Outcome.REJECTED, Reason.OVER_LONG, f"the prompt has {excess} tokens more than fit")
+        raise RowFinal(Outcome.REJECTED, Reason.OVER_LONG, f"the prompt has {excess:,} tokens more than fit")
     if policy == OverLong.SPLIT:
         starts = [*(offsets[n] for n in range(0, len(offsets), keep)), len(text)]
         if len(starts) - 1 > MAX_PARTS:

@@ -167,8 +167,10 @@ def enqueue(
                 return
             frozen = freeze_label_spec(connection, spec)
             job = create_job(connection, loaded, frozen, model, settings.chunk_size, priority or 0)
+            misfit: list[str] = []
             if job.created:
                 expected = forecast_corpus(connection, loaded.id, loaded.documents, spec, frozen.id, settings, model)
+                misfit = expected.warnings
                 queries.set_forecast(connection, job_id=job.id, forecast=Jsonb(expected.as_json()))
             elif priority is not None:
                 queries.set_priority(connection, job_id=job.id, priority=priority)
@@ -178,6 +180,7 @@ def enqueue(
         summary = {**_summary(connection, opened, loaded, frozen, job, published), "model": model}
         summary["structured_path"] = structured_path(spec.grammar.schema)
         warnings = [
+            *misfit,
             state_note(job.id, summary["state"], summary.pop("state_reason")),
             None if summary["state"] in ENDED else unserved(connection, settings, model),
         ]

@@ -88,8 +88,10 @@ def _show_forecast(job: dict[str, Any]) -> None:
         return
     seconds = "unknown time" if expected["seconds"] is None else duration(expected["seconds"])
     cost = "" if expected["cost"] is None else f", cost {expected['cost']:,.2f}"
-    said = f"{seconds}{cost}, {expected['prompt_tokens']:,} prompt + {expected['output_tokens']:,} output tokens"
-    say(f"  forecast    {said}")
+    prompt, output = (
+        f"{expected[f'{kind}_tokens']:,} (± {expected[f'{kind}_spread']:.0%}) {kind}" for kind in ("prompt", "output")
+    )
+    say(f"  forecast    {seconds}{cost}, {prompt} + {output} tokens; {expected['basis']['rate']}")
     if took is None or not job["rows_per_s"]:
         return
     ended = job["state"] in ENDED
