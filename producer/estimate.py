@@ -7,6 +7,7 @@ from math import ceil, sqrt
 from statistics import fmean, pstdev
 from typing import Any
 
+from producer.standing import labelled_in_run
 from producer.tokens import TEMPLATE_TOKENS, TokenCounter, context_tokens, room_warning, token_counter
 from schemas.budget import MAX_PARTS, MIN_DOCUMENT_TOKENS
 from schemas.database import Connection, queries
@@ -84,7 +85,8 @@ def history_of(connection: Connection, model: str, label_spec_id: int | None) ->
     jobs.sort(key=lambda job: job["label_spec_id"] != label_spec_id)
     for job in jobs:
         rows = queries.token_figures(connection, job_id=job["id"], batch=ROWS)
-        if rows["rows"] and rows["output_tokens"]:
+        labelled = labelled_in_run(connection, job["id"], job["final_counts"])
+        if labelled > 0 and rows["rows"] and rows["output_tokens"]:
             return History(
                 prompt_tokens=rows["prompt_tokens"],
                 output_tokens=rows["output_tokens"],
@@ -93,7 +95,7 @@ def history_of(connection: Connection, model: str, label_spec_id: int | None) ->
                 chars_a_token=queries.chars_a_token(
                     connection, job_id=job["id"], batch=ROWS, template_tokens=TEMPLATE_TOKENS
                 ),
-                output_tokens_per_s=job["total"] * rows["output_tokens"] / job["running_s"] / rows["workers"],
+                output_tokens_per_s=labelled * rows["output_tokens"] / job["running_s"] / rows["workers"],
                 same_spec=job["label_spec_id"] == label_spec_id,
             )
     return None

@@ -117,7 +117,7 @@ def require_broker(app: Celery, settings: Settings) -> None:
 
 def _unavailable(settings: Settings, error: Exception) -> BrokerUnavailable:
     cause = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-    if isinstance(error, AuthenticationError):
+    if isinstance(error.__cause__ or error, AuthenticationError):
         remedy = "It is up and let us not in: check user and password in GLEANER_BROKER_URL"
     else:
         remedy = "Start it (`make up` for a local one) or set GLEANER_BROKER_URL"

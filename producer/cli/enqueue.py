@@ -279,7 +279,8 @@ def _show(summary: dict[str, Any], spec: LabelSpec, notes: tuple[str, ...]) -> N
         say(f"{job} is {summary['state']}: nothing left to publish")
     else:
         begun = "created" if summary["created"] else "continued"
-        say(f"{job} {begun}: {counted(summary['chunks'], 'chunk')}, {summary['published']:,} published")
+        enough = "" if summary["published"] else " (the queue holds a message for each chunk that waits)"
+        say(f"{job} {begun}: {counted(summary['chunks'], 'chunk')}, {summary['published']:,} published{enough}")
     for warning in summary["warnings"]:
         say(f"Warning: {warning}")
     say(f"Next: producer watch {summary['job_id']}; producer status {summary['job_id']}")

@@ -86,6 +86,9 @@ def test_labels_come_from_a_running_worker(
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("-> ok: {") == 2
     assert "labelling with a running worker" in done.stderr
+    assert "No job yet" in call_cli("jobs").stdout
+    assert "done   preview" in call_cli("jobs", "--all").stdout
+    assert "there is no job yet" in call_cli("watch").stderr
     ledger = database.execute("SELECT total, ok, balanced FROM gleaner.ledger").fetchall()
     assert ledger == [{"total": 2, "ok": 2, "balanced": True}]
 
