@@ -50,7 +50,10 @@ def room_words(context: int, reserved: int) -> str:
     words = f"of the model's context of {context:,} tokens {reserved:,} are kept for the longest label of this schema"
     if 2 * reserved <= context:
         return words
-    return f"{words}: allow fewer items (maxItems) or shorter strings (max_length), or raise GLEANER_MAX_MODEL_LEN"
+    return (
+        f"{words}: allow fewer items (maxItems) or shorter strings (max_length), or raise GLEANER_MAX_MODEL_LEN if the "
+        "model takes more"
+    )
 
 
 def _size(schema: dict[str, Any], per_char: int) -> int:

@@ -101,6 +101,8 @@ app = typer.Typer(cls=CommandGroup, no_args_is_help=True, pretty_exceptions_enab
 def _root(_: VersionOption = False) -> None:
     """Give documents to Gleaner's workers to label, and see what became of them.
 
+    With --json stdout holds the answer alone; errors are one line of text on stderr.
+
     Exit codes: 0 done, 1 failed, 2 wrong use, 130 interrupted.
     """
 

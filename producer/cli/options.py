@@ -35,7 +35,9 @@ OverLongOption = Annotated[
     typer.Option(
         parser=_policy,
         metavar="POLICY",
-        help=f"What becomes of a document that does not fit the model's context: {', '.join(OverLong)}.",
+        help=f"What becomes of a document that does not fit the model's context: {', '.join(OverLong)}. Parts of "
+        "one that is split are labelled each and make one row: of enums, booleans and numbers what most parts gave, of "
+        "lists all items, of anything else the first that is not empty.",
     ),
 ]
 

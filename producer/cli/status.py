@@ -104,7 +104,7 @@ def _run(job: dict[str, Any]) -> str:
     """How long the newest run of a job has taken. Nobody keeps count of the time in which no worker was there."""
     if job["running_s"] is None:
         return "not yet: waiting for a worker" if job["state"] == "queued" else "not yet"
-    speed = "no label yet" if job["rows_per_s"] is None else f"{job['rows_per_s']:,.1f} documents/s with all pauses"
+    speed = "no label yet" if job["rows_per_s"] is None else f"{job['rows_per_s']:,.1f} documents/s"
     if job["rows_per_s"] is None and job["state"] in ENDED:
         speed = "nothing labelled"
     return f"{duration(job['running_s'])} since the first claim, {speed}"

@@ -1,6 +1,7 @@
 """The commands as a user types them, over a real database and broker."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -440,3 +441,11 @@ def test_what_reads_or_decides_loads_neither_celery_nor_sqlalchemy(
     assert "psycopg" in loaded
     others = {"alembic", "celery", "jsonschema", "kombu", "psycopg_pool", "pyarrow", "redis", "sqlalchemy"}
     assert loaded & others == set()
+
+
+def test_queries_of_the_readme_run(job_id: int, database: Connection) -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```sql\n(.*?)```", readme, re.DOTALL)
+    assert len(blocks) >= 2
+    for block in blocks:
+        database.execute(block)
