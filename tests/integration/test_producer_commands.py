@@ -165,6 +165,26 @@ def test_a_stalled_watch_says_that_no_worker_serves_the_model(
     assert "measuring rows/s" in watched.stdout
 
 
+def test_a_job_without_rows_is_waiting_and_has_no_rate(
+    call_cli: Callable, job_id: int, database: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("producer.watching.RATE_WINDOW_S", 0)
+    assert "0 of 4 rows, 0 ok, waiting for rows" in call_cli("watch", "--timeout", "0").stdout
+    assert "running     not yet: waiting for a worker" in call_cli("status", str(job_id)).stdout
+    database.execute("UPDATE gleaner.jobs SET state = 'running', started_at = now() - interval '10 h'")
+    shown = call_cli("status", str(job_id)).stdout
+    assert "running     10:00:" in shown
+    assert "since the first claim, no label yet" in shown
+
+
+def test_enqueue_warns_where_no_document_fits_beside_its_label(call_cli: Callable, write_corpus: Callable) -> None:
+    call = ["enqueue", write_corpus([{"id": 1, "text": "t"}]), "--schema", "papers", "--json"]
+    made = json.loads(call_cli(*call, env={"GLEANER_MAX_MODEL_LEN": "128"}).stdout)
+    assert made["warnings"][0].startswith("every document will be rejected as over_long")
+    again = call_cli(*call[:-1])
+    assert "1 chunk, 0 published (the queue holds a message for each chunk that waits)" in again.stdout
+
+
 def test_enqueue_closes_a_job_that_only_lacked_that(
     call_cli: Callable, write_corpus: Callable, database: Connection
 ) -> None:
