@@ -7,7 +7,8 @@ from math import ceil, sqrt
 from statistics import fmean, pstdev
 from typing import Any
 
-from producer.tokens import TEMPLATE_TOKENS, TokenCounter, context_tokens, token_counter
+from producer.standing import labelled_in_run
+from producer.tokens import TEMPLATE_TOKENS, TokenCounter, context_tokens, room_warning, token_counter
 from schemas.budget import MAX_PARTS, MIN_DOCUMENT_TOKENS
 from schemas.database import Connection, queries
 from schemas.label_spec import LabelSpec
@@ -27,9 +28,9 @@ ROWS = 2000
 #: Characters of a label, with every string full, for each token that models in fact wrote: `ops/BENCHMARKS.md` has 68
 #: tokens a row under a label schema of 299.
 LABEL_CHARS_A_TOKEN = 4.4
-#: Output tokens a second of one node, by its profile, as measured in `ops/BENCHMARKS.md` and on two cores. Of models of
-#: 135 million to 8,000 million parameters; a larger one is slower.
-MEASURED_RATES = {"h200": 5500.0, "cpu": 70.0}
+#: Output tokens a second of one node, by its profile, and the models with which that was measured, in
+#: `ops/BENCHMARKS.md` and on two cores. Another model's may be several times less or more.
+MEASURED_RATES = {"h200": (5500.0, "SmolLM2-135M and an 8B shape"), "cpu": (70.0, "SmolLM2-135M")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,7 @@ class Forecast:
     cost: float | None
     workers: int
     basis: dict[str, str]  #: where tokens, output and rate come from, in words
+    warnings: list[str]  #: what a submitter must know before the job, in words
 
     def as_json(self) -> dict[str, Any]:
         """Everything by name."""
@@ -83,7 +85,8 @@ def history_of(connection: Connection, model: str, label_spec_id: int | None) ->
     jobs.sort(key=lambda job: job["label_spec_id"] != label_spec_id)
     for job in jobs:
         rows = queries.token_figures(connection, job_id=job["id"], batch=ROWS)
-        if rows["rows"] and rows["output_tokens"]:
+        labelled = labelled_in_run(connection, job["id"], job["final_counts"])
+        if labelled > 0 and rows["rows"] and rows["output_tokens"]:
             return History(
                 prompt_tokens=rows["prompt_tokens"],
                 output_tokens=rows["output_tokens"],
@@ -92,7 +95,7 @@ def history_of(connection: Connection, model: str, label_spec_id: int | None) ->
                 chars_a_token=queries.chars_a_token(
                     connection, job_id=job["id"], batch=ROWS, template_tokens=TEMPLATE_TOKENS
                 ),
-                output_tokens_per_s=job["total"] * rows["output_tokens"] / job["running_s"] / rows["workers"],
+                output_tokens_per_s=labelled * rows["output_tokens"] / job["running_s"] / rows["workers"],
                 same_spec=job["label_spec_id"] == label_spec_id,
             )
     return None
@@ -108,12 +111,14 @@ def forecast(
     context: int | None = None,
     workers: int = 1,
     rate: float | None = None,
+    profile: str | None = None,
 ) -> Forecast:
     """Forecast a job.
 
     :param sample: some of its documents, with ``external_id``, ``text`` and ``meta``.
     :param context: tokens that prompt and output may have together, if an engine told; else what the settings say.
     :param workers: GPUs that will work on it. :param rate: documents a second of one of them, if the user knows it.
+    :param profile: kind of node that was asked about: its rate then counts, not that of the last jobs.
     """
     counter = token_counter(settings, history.chars_a_token if history else None)
     limit = context or context_tokens(settings)
@@ -123,25 +128,28 @@ def forecast(
     mean = fmean(kept)
     labels = fmean(size.labels for size in sizes)
     output, output_spread, output_basis = _output(spec, history)
-    seconds, rate_basis = _seconds(documents, labels * output, settings, history, rate, workers)
+    seconds, rate_basis = _seconds(documents, labels * output, settings, history, rate, workers, profile)
     # Of a corpus that was drawn whole nothing is left to chance.
     drawn = sqrt((documents - len(sizes)) / (documents - 1)) if documents > len(sizes) else 0.0
     counted = f"all {documents:,} documents" if documents <= len(sizes) else f"{len(sizes):,} documents drawn by chance"
     hours = None if seconds is None else seconds * workers / 3600
     price = settings.gpu_hour_price
+    over_long_share = 0.0 if room is None else sum(size.whole > room for size in sizes) / len(sizes)
+    warning = room_warning(limit, spec, shared, over_long_share)
     return Forecast(
         documents=documents,
         prompt_tokens=round(documents * mean),
         prompt_spread=drawn * SIGMAS * pstdev(kept) / sqrt(len(kept)) / mean if mean else 0.0,
         output_tokens=round(documents * labels * output),
         output_spread=output_spread,
-        over_long_share=None if room is None else sum(size.whole > room for size in sizes) / len(sizes),
+        over_long_share=None if room is None else over_long_share,
         cached_share=history.cached_share if history and history.same_spec else labels * shared / mean if mean else 0.0,
         seconds=seconds,
         gpu_hours=hours,
         cost=None if hours is None or price is None else hours * price,
         workers=workers,
         basis={"prompt tokens": f"{counter.basis}, {counted}", "output tokens": output_basis, "rate": rate_basis},
+        warnings=[warning] if warning else [],
     )
 
 
@@ -221,15 +229,18 @@ def _seconds(
     history: History | None,
     rate: float | None,
     workers: int,
+    profile: str | None,
 ) -> tuple[float | None, str]:
     """Wall time, and where the rate is from. By output tokens: writing takes far longer than reading a prompt."""
     if rate is not None:
         return documents / rate / workers, f"{rate:g} documents/s, as given"
-    if history is not None:
+    if history is not None and profile is None:
         speed = history.output_tokens_per_s
         return documents * output / speed / workers, f"{speed:,.0f} output tokens/s, measured in the last job"
-    speed = MEASURED_RATES.get(settings.engine_profile, 0.0)
-    if speed:
-        words = f"{speed:,.0f} output tokens/s, measured on a node of profile {settings.engine_profile}"
+    node = profile or settings.engine_profile
+    if node in MEASURED_RATES:
+        speed, models = MEASURED_RATES[node]
+        words = f"{speed:,.0f} output tokens/s, measured on profile {node} with {models}: other models differ"
         return documents * output / speed / workers, words
-    return None, "not known: no job of this model has ended yet; give --rate, or --profile of a node that was measured"
+    why = "no job of this model has ended yet" if profile is None else f"none was measured on profile {profile}"
+    return None, f"not known: {why}; give --rate, or --profile of a node that was measured: {', '.join(MEASURED_RATES)}"

@@ -1,7 +1,12 @@
 """Whether anybody labels with a model: what workers have served from this database, and who serves it now."""
 
+from difflib import get_close_matches
+
 from schemas.database import Connection, queries
 from schemas.settings import Settings
+
+#: Likeness of names from which on one may be meant for the other: `gwen` is as like to `qwen3-8b`.
+LIKENESS = 0.5
 
 
 def unserved(connection: Connection, settings: Settings, model: str) -> str | None:
@@ -20,4 +25,6 @@ def unserved(connection: Connection, settings: Settings, model: str) -> str | No
     if consumed is not None and queue_name(model) in consumed:
         return None
     nobody = f"no worker has served {model!r}" if consumed is None else f"no worker serves {model!r} now"
-    return f"{nobody}; served so far: {', '.join(served) or 'no model'}"
+    near = get_close_matches(model, served, n=1, cutoff=LIKENESS)
+    meant = f": did you mean {near[0]}?" if near else ""
+    return f"{nobody}{meant}; served so far: {', '.join(served) or 'no model'}"

@@ -18,7 +18,7 @@ SHOWN_JOBS = 10
 
 def unknown_job(connection: Connection, job_id: int) -> UsageError:
     """The error for a job that does not exist, with those that do."""
-    known = [str(row["id"]) for row in queries.list_jobs(connection, live_only=False, batch=SHOWN_JOBS)]
+    known = [str(row["id"]) for row in queries.list_jobs(connection, live_only=False, previews=True, batch=SHOWN_JOBS)]
     hint = f"the newest are {', '.join(known)}" if known else "there is none yet: start one with `producer enqueue`"
     return UsageError(f"no job {job_id}: {hint}")
 
@@ -36,8 +36,14 @@ def state_note(job_id: int, state: str, state_reason: str | None) -> str | None:
 
 
 def rows_per_s(rows: int, running_s: float | None) -> float | None:
-    """Finished rows a second since the job's first chunk was claimed."""
-    return round(rows / running_s, 2) if running_s else None
+    """Rows a second of a job's run, from its first claim on; None where there is none to tell of."""
+    return round(rows / running_s, 2) if rows and running_s else None
+
+
+def labelled_in_run(connection: Connection, job_id: int, ledger: dict[str, Any]) -> int:
+    """Rows of a job's newest run that the engine had part in: rejecting and cancelling are no measure of its speed."""
+    labelled: int = sum(ledger[outcome] for outcome in Outcome if outcome not in (Outcome.REJECTED, Outcome.CANCELLED))
+    return labelled - int(queries.labelled_before(connection, job_id=job_id))
 
 
 def finished_rows(ledger: dict[str, Any]) -> int:
@@ -68,19 +74,32 @@ def job_standing(connection: Connection, job_id: int, *, audit: bool = False) ->
         "rejects": rejects,
         "retried": queries.count_history(connection, job_id=job_id),
         "warnings": [],
-        "rows_per_s": rows_per_s(finished_rows(ledger), job["running_s"]),
+        "rows_per_s": rows_per_s(labelled_in_run(connection, job_id, ledger), job["running_s"]),
     }
 
 
-def job_lines(connection: Connection, *, live_only: bool, limit: int) -> list[dict[str, Any]]:
-    """Jobs newest first, each with its counts: frozen ones of finished jobs, the ledger's of the others."""
-    jobs = list(queries.list_jobs(connection, live_only=live_only, batch=limit))
+def newest_job(connection: Connection) -> int:
+    """The id of the job that was made last, previews aside.
+
+    :raises UsageError: there is none.
+    """
+    found = list(queries.list_jobs(connection, live_only=False, previews=False, batch=1))
+    if not found:
+        raise UsageError("there is no job yet: start one with `producer enqueue`")
+    return int(found[0]["id"])
+
+
+def job_lines(connection: Connection, *, live_only: bool, previews: bool, limit: int) -> list[dict[str, Any]]:
+    """Jobs newest first, each with its counts: frozen ones of finished jobs, the ledger's of the others.
+
+    :param previews: with those of `producer preview --run`.
+    """
+    jobs = list(queries.list_jobs(connection, live_only=live_only, previews=previews, batch=limit))
     ledgers = _ledgers(connection, [job["id"] for job in jobs if job["final_counts"] is None])
     for job in jobs:
         counts = job.pop("final_counts")
         ledger = ledgers[job["id"]] if counts is None else {**counts, "pending": 0}
         job["counts"] = {name: ledger[name] for name in ("pending", *Outcome)}
-        job["rows_per_s"] = rows_per_s(finished_rows(ledger), job["running_s"])
     return jobs
 
 

@@ -7,8 +7,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from schemas.budget import MIN_DOCUMENT_TOKENS, room_words
 from schemas.engine_settings import LONGEST_CONTEXT
 from schemas.jsontext import parse_json
+from schemas.label_spec import LabelSpec
+from schemas.outcomes import OverLong
 from schemas.settings import Settings
 
 #: Characters of a token where nothing was measured: English has about four, Chinese between one and two.
@@ -51,6 +54,24 @@ def context_tokens(settings: Settings) -> int | None:
         return settings.max_model_len
     known = [LONGEST_CONTEXT.get(settings.engine_profile), _model_context(settings)]
     return min((limit for limit in known if limit is not None), default=None)
+
+
+def room_warning(context: int | None, spec: LabelSpec, shared: int, over_long_share: float) -> str | None:
+    """What a submitter must know before a job whose documents do not fit the model's context; None where all do.
+
+    :param context: tokens of prompt and output together; None: not known. :param shared: tokens of the instructions.
+    :param over_long_share: of the documents, those that do not fit whole.
+    """
+    if context is None:
+        return None
+    reserved = spec.reserved_output_tokens
+    why = room_words(context, reserved)
+    if context - reserved - shared < MIN_DOCUMENT_TOKENS:
+        return f"every document will be rejected as over_long, the instructions take about {shared:,} tokens and {why}"
+    if over_long_share and spec.over_long is OverLong.REJECT:
+        remedy = "--over-long truncate-tail or split labels them too"
+        return f"about {over_long_share:.1%} of the documents will be rejected as over_long ({remedy}): {why}"
+    return None
 
 
 def _model_context(settings: Settings) -> int | None:

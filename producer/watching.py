@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
-from producer.standing import ENDED, finished_rows, rows_per_s, unknown_job
+from producer.standing import ENDED, finished_rows, labelled_in_run, rows_per_s, unknown_job
 from schemas.database import Connection, connect, queries
 from schemas.errors import DatabaseUnavailable
 from schemas.settings import Settings
@@ -30,9 +30,9 @@ RECONNECT_WAIT_S = 5.0
 
 @dataclass(frozen=True)
 class Reading:
-    """A job's ledger at one moment, with its rate (rows a second; of an ended job over its whole run) and time left.
+    """A job's ledger at one moment, with its rate (rows a second; of an ended job over its newest run) and time left.
 
-    ``still_s``: since the last new row. ``running_s``: since the job's first chunk was claimed, until its end.
+    ``still_s``: since the last new row. ``running_s``: since this run's first chunk was claimed, until its end.
     """
 
     state: str
@@ -117,7 +117,7 @@ class Watcher:
                 if row is None:
                     raise unknown_job(connection, self._job_id)
                 now = time.monotonic()
-                reading = self._reading(row, now)
+                reading = self._reading(connection, row, now)
                 yield reading
                 if reading.ended:
                     return
@@ -125,13 +125,13 @@ class Watcher:
         finally:
             connection.close()
 
-    def _reading(self, row: dict[str, Any], now: float) -> Reading:
+    def _reading(self, connection: Connection, row: dict[str, Any], now: float) -> Reading:
         state, model, running_s = row.pop("state"), row.pop("model"), row.pop("running_s")
         reason = row.pop("state_reason")
         rows = finished_rows(row)
         rate = self._rate.add(now, rows)
         if state in ENDED:
-            rate = rows_per_s(rows, running_s) or 0.0
+            rate = rows_per_s(labelled_in_run(connection, self._job_id, row), running_s) or 0.0
         return Reading(state, model, row, rate, now - self._rate.moved_at, running_s, reason)
 
     def _reconnect(self, error: psycopg.Error) -> Connection:

@@ -42,6 +42,20 @@ def reserved_output_tokens(schema: dict[str, Any]) -> int:
     return -(-_size(schema, 1) // CHARS_PER_TOKEN) + CLOSING_TOKENS
 
 
+def room_words(context: int, reserved: int) -> str:
+    """What is left of a context for prompts, in words: with the remedy where the label schema takes most of it.
+
+    :param context: tokens of prompt and output together. :param reserved: see :func:`reserved_output_tokens`.
+    """
+    words = f"of the model's context of {context:,} tokens {reserved:,} are kept for the longest label of this schema"
+    if 2 * reserved <= context:
+        return words
+    return (
+        f"{words}: allow fewer items (maxItems) or shorter strings (max_length), or raise GLEANER_MAX_MODEL_LEN if the "
+        "model takes more"
+    )
+
+
 def _size(schema: dict[str, Any], per_char: int) -> int:
     if "const" in schema:
         return _value_size(schema["const"], per_char)

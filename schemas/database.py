@@ -11,7 +11,7 @@ from psycopg.types.json import set_json_dumps
 
 from schemas.errors import DatabaseNotMigrated, DatabaseUnavailable
 from schemas.jsontext import dump_json
-from schemas.settings import Settings
+from schemas.settings import Settings, where_from
 
 Connection = psycopg.Connection[DictRow]
 
@@ -81,14 +81,22 @@ def database_address(settings: Settings) -> str:
     return f"{parts.get('user', '')}@{parts.get('host', '')}:{parts.get('port', 5432)}/{parts.get('dbname', '')}"
 
 
+#: What libpq and Postgres say to a client with the wrong name, password or database: such an error has no SQLSTATE.
+_REFUSALS = ("authentication failed", "no password supplied", "pg_hba.conf", '" does not exist')
+
+
 def unavailable(settings: Settings, error: Exception) -> DatabaseUnavailable:
     """The error to show for a failed connection."""
     # libpq's indented lines are hints; of several hosts tried, the last line is the last one's.
     lines = [line.strip() for line in str(error).splitlines() if line.strip() and not line.startswith("\t")]
     cause = lines[-1] if lines else type(error).__name__
+    if any(words in cause for words in _REFUSALS):
+        remedy = "It is up and let us not in: check user, password and database in GLEANER_DATABASE_URL"
+    else:
+        remedy = "Start it (`make up` for a local one) or set GLEANER_DATABASE_URL"
     return DatabaseUnavailable(
         f"no connection to Postgres at {database_address(settings)}: {cause.rstrip('.')}. "
-        "Start it (`make up` for a local one) or set GLEANER_DATABASE_URL."
+        f"{remedy}{where_from(settings, 'database_url')}."
     )
 
 

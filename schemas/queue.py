@@ -10,10 +10,10 @@ from celery import Celery
 from kombu import Queue
 from kombu.exceptions import KombuError, OperationalError
 from pydantic import BaseModel, ConfigDict, Field
-from redis.exceptions import RedisError
+from redis.exceptions import AuthenticationError, RedisError
 
 from schemas.errors import BrokerUnavailable
-from schemas.settings import Settings, load_settings
+from schemas.settings import Settings, load_settings, where_from
 
 LABEL_CHUNK = "gleaner.label_chunk"
 
@@ -117,9 +117,13 @@ def require_broker(app: Celery, settings: Settings) -> None:
 
 def _unavailable(settings: Settings, error: Exception) -> BrokerUnavailable:
     cause = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    if isinstance(error.__cause__ or error, AuthenticationError):
+        remedy = "It is up and let us not in: check user and password in GLEANER_BROKER_URL"
+    else:
+        remedy = "Start it (`make up` for a local one) or set GLEANER_BROKER_URL"
     return BrokerUnavailable(
         f"no connection to the broker at {broker_address(settings)}: {cause.rstrip('.')}. "
-        "Start it (`make up` for a local one) or set GLEANER_BROKER_URL."
+        f"{remedy}{where_from(settings, 'broker_url')}."
     )
 
 

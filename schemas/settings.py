@@ -14,7 +14,7 @@ from psycopg.conninfo import conninfo_to_dict
 from pydantic import ConfigDict, Field, SecretStr, ValidationError, field_validator
 
 from schemas.engine_settings import EngineSettings
-from schemas.env_files import ENV_PREFIX, Given, SettingsError, given_variables
+from schemas.env_files import ENV_FILES, ENV_PREFIX, Given, SettingsError, given_variables
 
 
 class Settings(EngineSettings):
@@ -258,13 +258,33 @@ def _unknown_names(variables: list[Given]) -> list[SettingFault]:
     return [fault for _, fault in sorted(unknown.items())]
 
 
+#: pydantic's errors about bounds, by type, as what a number must be.
+_BOUNDS = {
+    "greater_than_equal": "at least {ge}",
+    "greater_than": "more than {gt}",
+    "less_than_equal": "at most {le}",
+    "less_than": "less than {lt}",
+}
+
+
 def problem(error: Any) -> str:
     """One of pydantic's errors in words for people."""
     if error["type"] in ("int_parsing", "int_from_float", "int_type"):
         return f"{error['input']!r} is not a whole number"
     if error["type"] in ("float_parsing", "float_type"):
         return f"{error['input']!r} is not a number"
+    if error["type"] in _BOUNDS:
+        return f"{error['input']!r} is not {_BOUNDS[error['type']].format(**error['ctx'])}"
+    if error["type"] == "literal_error":
+        return f"{error['input']!r} is none of {error['ctx']['expected']}"
     return str(error["msg"]).removeprefix("Value error, ")
+
+
+def where_from(settings: Settings, field: str) -> str:
+    """Where a setting is looked for, as the end of a remedy; nothing of one that was given."""
+    if field in settings.model_fields_set:
+        return ""
+    return f": it is set in no variable, and not in {' or '.join(ENV_FILES)} of this folder"
 
 
 def settings_and_faults() -> tuple[Settings, list[SettingFault]]:

@@ -38,6 +38,7 @@ def prepare(
         try:
             yield from _fit(engine, rules, turn, document, excess)
         except RowFinal as final:
+            final = RowFinal(final.outcome, final.code, f"{final.reason}; {rules.room_words}")
             yield final_row(document["ordinal"], final, prompt_tokens=prompt.size)
 
 

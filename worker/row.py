@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
+from schemas.budget import room_words
 from schemas.jsontext import make_storable
 from schemas.label_spec import LabelSpec
 from schemas.outcomes import Outcome, Reason, RequestFailed, RowFinal
@@ -78,6 +79,11 @@ class RowRules:
     @cached_property
     def reserved_output_tokens(self) -> int:
         return self.spec.reserved_output_tokens
+
+    @property
+    def room_words(self) -> str:
+        """Why so many tokens of a prompt fit and no more."""
+        return room_words(self.max_model_len, self.reserved_output_tokens)
 
     def excess(self, prompt_tokens: int) -> int:
         """Tokens that a prompt has too many: it must leave room in the context for a label. 0 or less: it fits."""

@@ -141,8 +141,8 @@ def main() -> None:
             figures = generate(postgres.url, arguments.documents, arguments.jobs)
             with connect(Settings(database_url=SecretStr(postgres.url)), "bench") as connection:
                 statements: dict[str, Callable[[], object]] = {
-                    "status": lambda: job_lines(connection, live_only=True, limit=50),
-                    "jobs --limit 1000": lambda: job_lines(connection, live_only=False, limit=1000),
+                    "status": lambda: job_lines(connection, live_only=True, previews=True, limit=50),
+                    "jobs --limit 1000": lambda: job_lines(connection, live_only=False, previews=False, limit=1000),
                     "status 1": lambda: job_standing(connection, 1),
                     "status 1 --audit": lambda: job_standing(connection, 1, audit=True),
                 }

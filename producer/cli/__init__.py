@@ -18,7 +18,7 @@ COMMANDS = {
     "enqueue": "Load a corpus, freeze the label spec, and publish the job's chunks to the workers.",
     "status": "Show where a job stands: total = pending + rows by outcome, or exit 1.",
     "watch": "Show a job's progress until it is done (exit 0) or cancelled (exit 1). Watching changes nothing.",
-    "jobs": "List all jobs, the newest first.",
+    "jobs": "List all jobs, the newest first; previews aside.",
     "pause": "Pause a job: no chunk of it is claimed until `producer resume`; chunks in work are finished.",
     "resume": "Let a paused job go on, whoever paused it, and publish messages for the chunks that wait.",
     "priority": "Set a job's priority: of the jobs for a model, chunks of the one with the highest are labelled first.",
@@ -100,6 +100,8 @@ app = typer.Typer(cls=CommandGroup, no_args_is_help=True, pretty_exceptions_enab
 @app.callback(epilog="Example: producer enqueue corpus.jsonl --schema papers --text-field abstract")
 def _root(_: VersionOption = False) -> None:
     """Give documents to Gleaner's workers to label, and see what became of them.
+
+    With --json stdout holds the answer alone; errors are one line of text on stderr.
 
     Exit codes: 0 done, 1 failed, 2 wrong use, 130 interrupted.
     """

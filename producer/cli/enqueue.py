@@ -168,8 +168,10 @@ def enqueue(
                 return
             frozen = freeze_label_spec(connection, spec)
             job = create_job(connection, loaded, frozen, model, settings.chunk_size, priority or 0)
+            misfit: list[str] = []
             if job.created:
                 expected = forecast_corpus(connection, loaded.id, loaded.documents, spec, frozen.id, settings, model)
+                misfit = expected.warnings
                 queries.set_forecast(connection, job_id=job.id, forecast=Jsonb(expected.as_json()))
             elif priority is not None:
                 queries.set_priority(connection, job_id=job.id, priority=priority)
@@ -179,6 +181,7 @@ def enqueue(
         summary = {**_summary(connection, opened, loaded, frozen, job, published), "model": model}
         summary["structured_path"] = structured_path(spec.grammar.schema)
         warnings = [
+            *misfit,
             state_note(job.id, summary["state"], summary.pop("state_reason")),
             None if summary["state"] in ENDED else unserved(connection, settings, model),
         ]
@@ -277,7 +280,8 @@ def _show(summary: dict[str, Any], spec: LabelSpec, notes: tuple[str, ...]) -> N
         say(f"{job} is {summary['state']}: nothing left to publish")
     else:
         begun = "created" if summary["created"] else "continued"
-        say(f"{job} {begun}: {counted(summary['chunks'], 'chunk')}, {summary['published']:,} published")
+        enough = "" if summary["published"] else " (the queue holds a message for each chunk that waits)"
+        say(f"{job} {begun}: {counted(summary['chunks'], 'chunk')}, {summary['published']:,} published{enough}")
     for warning in summary["warnings"]:
         say(f"Warning: {warning}")
     say(f"Next: producer watch {summary['job_id']}; producer status {summary['job_id']}")

@@ -31,7 +31,7 @@ from producer.cli.corpus import (
 )
 from producer.cli.options import OverLongOption, settings_with
 from producer.cli.output import JsonFlag, counted, duration, note, print_json, say
-from producer.estimate import SAMPLE, Forecast, History, forecast, history_of
+from producer.estimate import MEASURED_RATES, SAMPLE, Forecast, History, forecast, history_of
 from producer.jobs import job_model
 from producer.preview import Looked, look
 from producer.readers import ReadOptions
@@ -44,7 +44,7 @@ from schemas.settings import Settings
 app = typer.Typer(add_completion=False)
 
 
-@app.command(epilog="Example: producer estimate papers.jsonl --schema papers --profile h100 --workers 4")
+@app.command(epilog="Example: producer estimate papers.jsonl --schema papers --profile h200 --workers 4")
 def estimate(
     corpus: Sources,
     schema: Annotated[str, typer.Option(help="Label schema, as `producer enqueue` takes it.")],
@@ -70,13 +70,16 @@ def estimate(
         float | None, typer.Option(min=0.001, help="Documents a second of one GPU. Default: as measured.")
     ] = None,
     profile: Annotated[
-        str | None, typer.Option(help="Kind of node, if no job of the model has ended: h200, cpu, ...")
+        str | None,
+        typer.Option(
+            help=f"Kind of node, instead of what the last job took. A rate was measured on {', '.join(MEASURED_RATES)}."
+        ),
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Say what a job would take: tokens, over-long documents, GPU hours, wall time and money. Writes nothing.
 
-    The whole corpus is read to count its documents; some are tokenized.
+    The whole corpus is read to count its documents; some are tokenized. Money: set GLEANER_GPU_HOUR_PRICE.
     """
     settings = settings_with(model=model, engine_profile=profile)
     chosen = selection(where, limit, None, 0)
@@ -114,7 +117,15 @@ def estimate(
         raise UsageError(f"{opened.reader.uri} holds no document to estimate{looked.why}")
     history, context = _history(settings, spec)
     made = forecast(
-        sample, looked.documents, spec, settings, history=history, context=context, workers=workers, rate=rate
+        sample,
+        looked.documents,
+        spec,
+        settings,
+        history=history,
+        context=context,
+        workers=workers,
+        rate=rate,
+        profile=profile,
     )
     if as_json:
         print_json({**made.as_json(), "rejected": looked.rejected, "notes": list(opened.notes)})
@@ -122,6 +133,8 @@ def estimate(
     say(f"Corpus {opened.name}: {counted(looked.documents, 'document')}, {counted(looked.rejected, 'record')} rejected")
     for line in (*opened.notes, *forecast_lines(made)):
         say(f"  {line}")
+    for warning in made.warnings:
+        say(f"Warning: {warning}")
 
 
 def forecast_lines(made: Forecast) -> list[str]:
@@ -140,8 +153,8 @@ def forecast_lines(made: Forecast) -> list[str]:
     lines.append(
         f"time           {duration(made.seconds)}{many}, {made.gpu_hours:,.2f} GPU hours; {made.basis['rate']}"
     )
-    if made.cost is not None:
-        lines.append(f"cost           {made.cost:,.2f} (GLEANER_GPU_HOUR_PRICE)")
+    price = "set GLEANER_GPU_HOUR_PRICE for it" if made.cost is None else f"{made.cost:,.2f} (GLEANER_GPU_HOUR_PRICE)"
+    lines.append(f"cost           {price}")
     return lines
 
 

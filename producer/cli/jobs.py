@@ -25,7 +25,7 @@ def show_jobs(jobs: list[dict[str, Any]]) -> None:
     wide = output_width() >= WIDE
     ranked = any(job["priority"] for job in jobs)
     columns = ["job", "state", "corpus", "label spec", "model", "rows", "not ok"]
-    columns += (["priority"] if ranked else []) + (["ok", "rows/s", "created"] if wide else [])
+    columns += (["priority"] if ranked else []) + (["ok", "created"] if wide else [])
     rows = []
     for job in jobs:
         counts = job["counts"]
@@ -42,10 +42,9 @@ def show_jobs(jobs: list[dict[str, Any]]) -> None:
         if ranked:
             row.append(str(job["priority"]))
         if wide:
-            speed = "-" if job["rows_per_s"] is None else f"{job['rows_per_s']:,.1f}"
-            row += [f"{counts[Outcome.OK]:,}", speed, f"{job['created_at']:%m-%d %H:%M}"]
+            row += [f"{counts[Outcome.OK]:,}", f"{job['created_at']:%m-%d %H:%M}"]
         rows.append(row)
-    show_table(columns, rows, folded=("corpus", "model"))
+    show_table(columns, rows, cut=("corpus", "label spec", "model"))
     for job in jobs:
         standing = state_note(job["id"], job["state"], job["state_reason"])
         if standing is not None and job["state"] not in ENDED:
@@ -55,11 +54,12 @@ def show_jobs(jobs: list[dict[str, Any]]) -> None:
 @app.command(epilog="Example: producer jobs --limit 5")
 def jobs(
     limit: Annotated[int, typer.Option(min=1, max=MAX_JOBS, help="Jobs to show.")] = 20,
+    everything: Annotated[bool, typer.Option("--all", help="Also those that `producer preview --run` made.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """List all jobs, the newest first."""
+    """List all jobs, the newest first; previews aside."""
     with connect(load_settings(), "producer jobs") as connection:
-        found = job_lines(connection, live_only=False, limit=limit)
+        found = job_lines(connection, live_only=False, previews=everything, limit=limit)
     if as_json:
         print_json({"jobs": found})
     elif found:

@@ -13,6 +13,9 @@ from schemas.settings import Settings, load_settings, problem
 #: Priorities lie between minus this and this: room for every order that people can tell apart.
 MAX_PRIORITY = 1000
 
+#: Options whose name is not that of their setting, by the setting.
+_OPTIONS = {"engine_profile": "profile"}
+
 JobArgument = Annotated[int, typer.Argument(parser=whole_number, metavar="JOB", help="Job id.", show_default=False)]
 ChunkSizeOption = Annotated[
     int | None,
@@ -32,7 +35,9 @@ OverLongOption = Annotated[
     typer.Option(
         parser=_policy,
         metavar="POLICY",
-        help=f"What becomes of a document that does not fit the model's context: {', '.join(OverLong)}.",
+        help=f"What becomes of a document that does not fit the model's context: {', '.join(OverLong)}. Parts of "
+        "one that is split are labelled each and make one row: of enums, booleans and numbers what most parts gave, of "
+        "lists all items, of anything else the first that is not empty.",
     ),
 ]
 
@@ -47,6 +52,7 @@ def priority_number(value: str | int) -> int:
 
 def settings_with(**options: Any) -> Settings:
     """The settings, with options of the same names winning over them; None stands for an option that was not given.
+    The path of a model's files is left out where another model was asked for.
 
     :raises UsageError: names the option and what it takes.
     """
@@ -54,8 +60,12 @@ def settings_with(**options: Any) -> Settings:
     settings = load_settings()
     if not given:
         return settings
+    known = settings.model_dump(exclude_unset=True)
+    if given.get("model", settings.model) != settings.model:
+        known.pop("model_path", None)  # the files of the model that is set, not of the one that was asked for
     try:
-        return Settings(**{**settings.model_dump(exclude_unset=True), **given})
+        return Settings(**{**known, **given})
     except ValidationError as error:
         first = error.errors()[0]
-        raise UsageError(f"--{str(first['loc'][0]).replace('_', '-')}: {problem(first)}") from None
+        name = str(first["loc"][0])
+        raise UsageError(f"--{_OPTIONS.get(name, name).replace('_', '-')}: {problem(first)}") from None

@@ -19,11 +19,20 @@ def pause(job: JobArgument, as_json: JsonFlag = False) -> None:
         require_migrated(connection)
         is_new = pause_job(connection, job, f"asked for by {submitter()}")
         reason = require_job(connection, job)["state_reason"]
-        held = queries.chunks_held(connection, job_id=job)["chunks"]
+        held = queries.chunks_held(connection, job_id=job)
     if as_json:
-        print_json({"job_id": job, "state": "paused", "state_reason": reason, "chunks_held": held})
+        print_json(
+            {
+                "job_id": job,
+                "state": "paused",
+                "state_reason": reason,
+                "chunks_held": held["chunks"],
+                "documents_held": held["documents"],
+            }
+        )
         return
     say(f"Job {job} is paused" if is_new else f"Job {job} was paused before ({reason})")
-    if held:
-        say(f"  {counted(held, 'chunk')} in work will be finished")
+    if held["chunks"]:
+        documents = counted(held["documents"], "document")
+        say(f"  {counted(held['chunks'], 'chunk')} in work will be finished: rows of up to {documents} still come")
     say(f"Next: producer resume {job}")

@@ -33,7 +33,7 @@ from producer.cli.options import settings_with
 from producer.cli.output import JsonFlag, counted, note, print_json, say, say_text
 from producer.preview import Looked, Rendered, look, render
 from producer.readers import ReadOptions
-from producer.tokens import token_counter
+from producer.tokens import TEMPLATE_TOKENS, context_tokens, room_warning, token_counter
 from producer.trial import TRIAL_TIMEOUT_S, try_labels
 from schemas.errors import UsageError
 from schemas.label_spec import LabelSpec, load_label_spec
@@ -99,7 +99,13 @@ def preview(
     system_tokens = counter.count([spec.system_prompt])[0]
     rendered = render(spec, documents, counter)
     labels = try_labels(settings, spec, documents, timeout, note) if run else None
-    made = _Preview(opened, spec, notes, system_tokens, counter.basis, rendered, looked, labels)
+    context, shared = context_tokens(settings), system_tokens + TEMPLATE_TOKENS
+    room = None if context is None else context - spec.reserved_output_tokens - shared
+    misfits = [one.document_id for one in rendered if room is not None and one.tokens > room]
+    warning = room_warning(context, spec, shared, len(misfits) / len(rendered))
+    made = _Preview(
+        opened, spec, notes, system_tokens, counter.basis, rendered, looked, labels, context, misfits, warning
+    )
     if as_json:
         print_json(made.as_json())
     else:
@@ -118,6 +124,9 @@ class _Preview:
     rendered: list[Rendered]
     looked: Looked
     labels: dict[str, dict[str, Any]] | None  #: rows by document id, where the model was run
+    context: int | None  #: tokens of prompt and output together
+    misfits: list[str]  #: ids of documents that don't fit it
+    warning: str | None
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -128,13 +137,16 @@ class _Preview:
             "system_prompt": self.spec.system_prompt,
             "system_tokens": self.system_tokens,
             "output_tokens_at_most": self.spec.reserved_output_tokens,
+            "context_tokens": self.context,
             "tokens_by": self.basis,
+            "warnings": [self.warning] if self.warning else [],
             "rejected": self.looked.rejected,
             "documents": [
                 {
                     "document_id": one.document_id,
                     "turn": one.turn,
                     "tokens": one.tokens,
+                    "over_long": one.document_id in self.misfits,
                     "flags": one.flags,
                     "fault": one.fault,
                     **({} if self.labels is None else {"row": self.labels.get(one.document_id)}),
@@ -155,7 +167,8 @@ class _Preview:
         say(f"System prompt, {counted(self.system_tokens, 'token')} ({self.basis}; the chat template adds a few):")
         say_text(self.spec.system_prompt)
         for one in self.rendered:
-            flags = f", {', '.join(one.flags)}" if one.flags else ""
+            flags = "".join(f", {flag}" for flag in one.flags)
+            flags += ", does not fit: over_long" if one.document_id in self.misfits else ""
             say()
             size = f"{counted(one.text_chars, 'character')}, {counted(one.tokens, 'token')}"
             say(f"Document {one.document_id}: {size}{flags}")
@@ -163,11 +176,15 @@ class _Preview:
             if self.labels is not None:
                 row = self.labels.get(one.document_id)
                 say("-> no row" if row is None else f"-> {_row(row)}")
+        if self.warning:
+            say()
+            say(f"Warning: {self.warning}")
 
 
 def _row(row: dict[str, Any]) -> str:
     from schemas.jsontext import dump_json  # noqa: PLC0415
 
-    tokens = f" ({row['prompt_tokens']:,} + {counted(row['output_tokens'], 'token')})" if row["prompt_tokens"] else ""
+    counts = [f"{row[name]:,}" for name in ("prompt_tokens", "output_tokens") if row[name] is not None]
+    tokens = f" ({' + '.join(counts)} tokens)" if counts else ""
     said = dump_json(row["label"]) if row["outcome"] == "ok" else f"{row['reason_code']}: {row['reason']}"
     return f"{row['outcome']}: {said}{tokens}"

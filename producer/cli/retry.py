@@ -10,9 +10,9 @@ from producer.cli.output import JsonFlag, counted, print_json, say
 from producer.control import require_job
 from producer.publish import publish_after
 from producer.retry import retry_rows
-from schemas.database import connect, require_migrated
+from schemas.database import connect, queries, require_migrated
 from schemas.errors import UsageError
-from schemas.outcomes import Outcome
+from schemas.outcomes import Outcome, Reason
 from schemas.queue import create_app
 
 #: What may be tried again: a row that is `ok` has its label.
@@ -42,6 +42,8 @@ def retry(
     published = 0
     with connect(settings, "producer retry") as connection, create_app(settings) as broker:
         require_migrated(connection)
+        reasons = queries.reasons_of_job(connection, job_id=job)
+        over_long = sum(each["rows"] for each in reasons if each["reason_code"] == Reason.OVER_LONG)
         rows = retry_rows(connection, job, outcomes, settings.chunk_size)
         model = require_job(connection, job)["model"]
         if rows:
@@ -49,11 +51,17 @@ def retry(
             with progress_bar(not as_json) as progress:
                 published = publish_after(done, connection, broker, settings, model, progress)
         state = require_job(connection, job)["state"]
+    same = over_long if rows and Outcome.REJECTED in outcomes else 0
     if as_json:
-        print_json({"job_id": job, "state": state, "rows": rows, "published": published})
+        print_json({"job_id": job, "state": state, "rows": rows, "published": published, "over_long": same})
     elif rows:
         say(f"Job {job}: {counted(rows, 'row')} ({', '.join(outcomes)}) will be tried again")
         say("  what they were is kept in gleaner.label_history")
+        if same:
+            say(
+                f"Warning: {counted(same, 'row')} over_long: they will be again unless workers have more context "
+                "(GLEANER_MAX_MODEL_LEN). `producer enqueue --over-long truncate-tail` is a new job that cuts them"
+            )
         say(f"Next: producer watch {job}")
     else:
         say(f"Job {job} has no row that is {' or '.join(outcomes)}: it stays {state}")

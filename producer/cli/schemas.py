@@ -32,13 +32,13 @@ def list_schemas(context: typer.Context, as_json: JsonFlag = False) -> None:
         print_json({"builtin": builtin, "frozen": frozen})
         return
     say("Built in (producer enqueue --schema NAME):")
-    for name, what in builtin.items():
-        say(f"  {name}: {what}")
+    for name, fields in builtin.items():
+        say(f"  {name}: {', '.join(fields)}")
     if frozen:
         say("Frozen in the database (views labels.NAME_vVERSION):")
         rows = [
             (
-                f"{one['name']}_v{one['version']}",
+                f"{one['label_spec']}_v{one['version']}",
                 str(one["jobs"]),
                 f"{one['created_at']:%Y-%m-%d %H:%M}",
                 one["digest"][:12],
@@ -70,9 +70,9 @@ def show(
     print_json(row["json_schema"], indent=2)
 
 
-def _fields(name: str) -> str:
+def _fields(name: str) -> list[str]:
     spec, _ = load_label_spec(name)
-    return ", ".join(spec.json_schema["properties"])
+    return list(spec.json_schema["properties"])
 
 
 def _frozen() -> list[dict[str, Any]] | None:

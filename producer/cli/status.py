@@ -44,7 +44,7 @@ def status(
     settings = load_settings()
     with connect(settings, "producer status") as connection:
         if job is None:
-            _show_live(job_lines(connection, live_only=True, limit=SHOWN_JOBS), as_json)
+            _show_live(job_lines(connection, live_only=True, previews=True, limit=SHOWN_JOBS), as_json)
             return
         standing = job_standing(connection, job, audit=audit)
         if standing["state"] not in ENDED:
@@ -88,14 +88,26 @@ def _show_forecast(job: dict[str, Any]) -> None:
         return
     seconds = "unknown time" if expected["seconds"] is None else duration(expected["seconds"])
     cost = "" if expected["cost"] is None else f", cost {expected['cost']:,.2f}"
-    said = f"{seconds}{cost}, {expected['prompt_tokens']:,} prompt + {expected['output_tokens']:,} output tokens"
-    say(f"  forecast    {said}")
-    if took is None or not job["rows_per_s"]:
+    prompt, output = (
+        f"{expected[f'{kind}_tokens']:,} (± {expected[f'{kind}_spread']:.0%}) {kind}" for kind in ("prompt", "output")
+    )
+    say(f"  forecast    {seconds}{cost}, {prompt} + {output} tokens; {expected['basis']['rate']}")
+    if took is None or not job["rows_per_s"] or job["retried"]:  # a run for some rows is not what was expected
         return
     ended = job["state"] in ENDED
     tokens = f"about {took['prompt_tokens']:,} prompt + {took['output_tokens']:,} output tokens"
     time = duration(job["running_s"] if ended else job["total"] / job["rows_per_s"])
     say(f"  {'it took' if ended else 'it will be'}".ljust(14) + f"{time}, {tokens}")
+
+
+def _run(job: dict[str, Any]) -> str:
+    """How long the newest run of a job has taken. Nobody keeps count of the time in which no worker was there."""
+    if job["running_s"] is None:
+        return "not yet: waiting for a worker" if job["state"] == "queued" else "not yet"
+    speed = "no label yet" if job["rows_per_s"] is None else f"{job['rows_per_s']:,.1f} documents/s"
+    if job["rows_per_s"] is None and job["state"] in ENDED:
+        speed = "nothing labelled"
+    return f"{duration(job['running_s'])} since the first claim, {speed}"
 
 
 def _show(job: dict[str, Any]) -> None:
@@ -109,8 +121,7 @@ def _show(job: dict[str, Any]) -> None:
     if job["priority"]:
         say(f"  priority    {job['priority']}")
     say(f"  submitted   {job['created_at']:%Y-%m-%d %H:%M} by {job['submitted_by']}")
-    speed = "" if job["rows_per_s"] is None else f", {job['rows_per_s']:,.1f} documents/s"
-    say(f"  running     {'not yet' if job['running_s'] is None else duration(job['running_s'])}{speed}")
+    say(f"  {'last run' if job['retried'] else 'running'}".ljust(14) + _run(job))
     _show_forecast(job)
     parts = " + ".join(f"{ledger[name]:,} {name}" for name in ("pending", *Outcome))
     say(f"Ledger: {ledger['total']:,} total = {parts}: {'balanced' if ledger['balanced'] else 'NOT BALANCED'}")
@@ -124,7 +135,8 @@ def _show(job: dict[str, Any]) -> None:
     if job["chunks"].get("quarantined"):
         say(f"  quarantined: {QUARANTINED}")
     for chunk in job["chunk_errors"]:
-        say(f"  chunk {chunk['chunk_no']} ({chunk['state']}, attempt {chunk['attempt']}): {chunk['last_error']}")
+        where = f"chunk {chunk['chunk_no']} ({chunk['state']}, attempt {chunk['attempt']})"
+        say(f"  {where}; last time: {chunk['last_error']}")
     for warning in job["warnings"]:
         say(f"Warning: {warning}")
     if job["rejects"]:

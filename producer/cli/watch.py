@@ -10,10 +10,9 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from producer.cli.options import JobArgument
-from producer.cli.output import JsonFlag, duration, note, print_json, say
+from producer.cli.output import JsonFlag, duration, note, print_json, say, whole_number
 from producer.serving import unserved
-from producer.standing import state_note
+from producer.standing import newest_job, state_note
 from producer.watching import STALL_S, Reading, Watcher
 from schemas.database import connect
 from schemas.errors import GleanerError
@@ -39,7 +38,10 @@ class _Display(AbstractContextManager["_Display"], Protocol):
 
 @app.command(epilog="Example: producer watch 1")
 def watch(
-    job: JobArgument,
+    job: Annotated[
+        int | None,
+        typer.Argument(parser=whole_number, metavar="JOB", help="Job id. Default: the newest job.", show_default=False),
+    ] = None,
     timeout: Annotated[
         float | None, typer.Option(min=0, help="Seconds to watch at most; exit 1 if the job has not ended then.")
     ] = None,
@@ -52,6 +54,10 @@ def watch(
     began = time.monotonic()
     stalled, told = False, None
     settings = load_settings()
+    if job is None:
+        with connect(settings, "producer watch") as connection:
+            job = newest_job(connection)
+    asked = False
     with _display(job, as_json) as display:
         for reading in Watcher(settings, job, display.tell).readings():
             elapsed = time.monotonic() - began
@@ -61,22 +67,25 @@ def watch(
             if standing is not None and standing != told:
                 display.tell(standing)
             told = standing
+            if not asked and not reading.ended and (nobody := _unserved(settings, reading.model)):
+                display.tell(nobody)
+            asked = True
             if timeout is not None and elapsed >= timeout and not reading.ended:
                 raise GleanerError(f"job {job} has not ended in {timeout:g} s: {_counts(reading)}. It goes on.")
             if reading.stalled and not stalled:
-                display.tell(f"no row for {STALL_S:.0f} s: {_why_stalled(settings, reading.model)}")
+                why = _unserved(settings, reading.model) or f"is a worker for model {reading.model} running?"
+                display.tell(f"no row for {STALL_S:.0f} s: {why}")
             stalled = reading.stalled
     if reading.state == "cancelled":
         raise GleanerError(f"job {job} was cancelled: {_counts(reading)}.")
 
 
-def _why_stalled(settings: Settings, model: str) -> str:
+def _unserved(settings: Settings, model: str) -> str | None:
     try:
         with connect(settings, "producer watch") as connection:
-            warning = unserved(connection, settings, model)
+            return unserved(connection, settings, model)
     except (GleanerError, psycopg.Error):  # the watcher itself says so
-        warning = None
-    return warning or f"is a worker for model {model} running?"
+        return None
 
 
 def _display(job: int, as_json: bool) -> _Display:
@@ -92,6 +101,8 @@ def _counts(reading: Reading) -> str:
 def _rate(reading: Reading) -> str:
     if reading.measuring:
         return "measuring rows/s"
+    if not reading.rate:
+        return "nothing labelled" if reading.ended else "waiting for rows"
     left = "" if reading.eta_s is None or reading.ended else f", {duration(reading.eta_s)} left"
     return f"{reading.rate:,.1f} rows/s{left}"
 

@@ -58,9 +58,9 @@ WITH these AS MATERIALIZED (
 SELECT count(*) FROM cancelled;
 
 -- name: chunks_held(job_id)^
--- How many chunks of a job workers hold, when the last of these leases runs out unless it is renewed, and the seconds
+-- How many chunks of a job workers hold, with how many documents at most, when the last of these leases runs out unless it is renewed, and the seconds
 -- until then by the server's clock.
-SELECT count(*) AS chunks, max(lease_until) AS until,
+SELECT count(*) AS chunks, coalesce(sum(size), 0)::bigint AS documents, max(lease_until) AS until,
     greatest(0, extract(epoch FROM max(lease_until) - now()))::double precision AS lease_s
 FROM gleaner.chunks WHERE job_id = :job_id AND state = 'running';
 
@@ -74,8 +74,9 @@ WHERE job_id = :job_id AND state IN ('queued', 'running', 'quarantined');
 SELECT count(*) FROM gleaner.labels WHERE job_id = :job_id AND outcome = ANY(:outcomes);
 
 -- name: reopen_job(job_id)$
--- Open a job that has ended, to try rows of it again. No row: it has not ended. In one transaction with the next two.
-UPDATE gleaner.jobs SET state = 'queued', finished_at = NULL, final_counts = NULL
+-- Open a job that has ended, to try rows of it again: a run of its own, whose first claim starts its clock. No row: it
+-- has not ended. In one transaction with the next two.
+UPDATE gleaner.jobs SET state = 'queued', started_at = NULL, finished_at = NULL, final_counts = NULL
 WHERE id = :job_id AND state IN ('done', 'cancelled')
 RETURNING corpus_id;
 

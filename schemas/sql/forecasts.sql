@@ -3,10 +3,10 @@
 UPDATE gleaner.jobs SET forecast = :forecast WHERE id = :job_id AND forecast IS NULL;
 
 -- name: last_jobs(model, batch)
--- The last finished jobs of a model, newest first, with how long they ran.
-SELECT id, label_spec_id, total, extract(epoch FROM finished_at - started_at)::double precision AS running_s
+-- The last finished jobs of a model, newest first, with how long their newest run took.
+SELECT id, label_spec_id, final_counts, extract(epoch FROM finished_at - started_at)::double precision AS running_s
 FROM gleaner.jobs
-WHERE model = :model AND state = 'done' AND finished_at > started_at
+WHERE model = :model AND state = 'done' AND finished_at > started_at AND final_counts IS NOT NULL
 ORDER BY finished_at DESC LIMIT :batch;
 
 -- name: token_figures(job_id, batch)^

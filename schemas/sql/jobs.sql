@@ -21,7 +21,7 @@ SELECT EXISTS (SELECT FROM pg_views WHERE schemaname = 'labels' AND viewname = :
 
 -- name: list_label_specs()
 -- Every frozen label spec, with how many jobs use it.
-SELECT spec.id, spec.name, spec.version, spec.digest, spec.created_at,
+SELECT spec.id, spec.name AS label_spec, spec.version, spec.digest, spec.created_at,
     (SELECT count(*) FROM gleaner.jobs AS job WHERE job.label_spec_id = spec.id) AS jobs
 FROM gleaner.label_specs AS spec ORDER BY spec.name, spec.version;
 
@@ -54,7 +54,7 @@ FROM (
 GROUP BY counted.n / :chunk_size;
 
 -- name: job_by_id(job_id)^
--- A job with its corpus and label spec in words, and how long it has been running.
+-- A job with its corpus and label spec in words, and how long its newest run has taken.
 SELECT job.id, job.state, job.state_reason, job.model, job.total, job.priority, job.submitted_by, job.final_counts,
     job.created_at, job.started_at, job.finished_at,
     extract(epoch FROM coalesce(job.finished_at, now()) - job.started_at)::double precision AS running_s,
@@ -65,16 +65,16 @@ JOIN gleaner.corpora AS corpus ON corpus.id = job.corpus_id
 JOIN gleaner.label_specs AS spec ON spec.id = job.label_spec_id
 WHERE job.id = :job_id;
 
--- name: list_jobs(live_only, batch)
--- Jobs, newest first; only those that are not finished if so asked.
+-- name: list_jobs(live_only, previews, batch)
+-- Jobs, newest first; only those that are not finished if so asked, and those of `producer preview --run`, whose corpus
+-- is a file of that name in a temporary folder.
 SELECT job.id, job.state, job.state_reason, job.model, job.total, job.priority, job.final_counts,
-    job.created_at, job.started_at, job.finished_at,
-    extract(epoch FROM coalesce(job.finished_at, now()) - job.started_at)::double precision AS running_s,
-    corpus.name AS corpus, spec.name AS label_spec, spec.version
+    job.created_at, job.started_at, job.finished_at, corpus.name AS corpus, spec.name AS label_spec, spec.version
 FROM gleaner.jobs AS job
 JOIN gleaner.corpora AS corpus ON corpus.id = job.corpus_id
 JOIN gleaner.label_specs AS spec ON spec.id = job.label_spec_id
-WHERE NOT :live_only OR job.state NOT IN ('done', 'cancelled')
+WHERE (NOT :live_only OR job.state NOT IN ('done', 'cancelled'))
+  AND (:previews OR corpus.name <> 'preview' OR corpus.uri !~ '/gleaner-[^/]+/preview[.]jsonl$')
 ORDER BY job.id DESC LIMIT :batch;
 
 -- name: job_ledger(job_id)^
@@ -89,6 +89,16 @@ SELECT job.state, ledger.total, ledger.pending, ledger.ok, ledger.truncated, led
     extract(epoch FROM coalesce(job.finished_at, now()) - job.started_at)::double precision AS running_s
 FROM gleaner.jobs AS job JOIN gleaner.progress AS ledger ON ledger.job_id = job.id
 WHERE job.id = :job_id;
+
+-- name: labelled_before(job_id)$
+-- Rows that the engine had part in, of chunks that were finished before the job was last started: since then it was
+-- tried again. Rows of this run are the others.
+SELECT coalesce(sum(
+    (chunk.counts ->> 'ok')::bigint + (chunk.counts ->> 'truncated')::bigint + (chunk.counts ->> 'invalid')::bigint
+    + (chunk.counts ->> 'failed')::bigint
+), 0)::bigint
+FROM gleaner.jobs AS job JOIN gleaner.chunks AS chunk ON chunk.job_id = job.id
+WHERE job.id = :job_id AND chunk.finished_at < job.started_at;
 
 -- name: count_history(job_id)$
 -- Rows of a job that were taken out to be tried again.

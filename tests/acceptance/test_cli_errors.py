@@ -146,8 +146,15 @@ def test_a_prompt_given_twice_and_one_that_is_missing(fails_here: Callable, corp
     assert_says(fails_here(2, *call), "--prompt-file prompt.txt", "No such file")
 
 
+def test_an_unknown_profile(fails_here: Callable, corpus: Path) -> None:
+    error = fails_here(2, "estimate", corpus, "--schema", "papers", "--profile", "h10")
+    assert_says(error, "--profile: 'h10' is none of ", "'h100'")
+
+
 def test_an_impossible_chunk_size(fails_here: Callable, corpus: Path) -> None:
-    assert_says(fails_here(2, "enqueue", corpus, "--schema", "papers", "--chunk-size", "0"), "--chunk-size", "greater")
+    assert_says(
+        fails_here(2, "enqueue", corpus, "--schema", "papers", "--chunk-size", "0"), "--chunk-size: 0 is not at least 1"
+    )
 
 
 def test_an_unknown_setting(fails_here: Callable, corpus: Path) -> None:
@@ -203,7 +210,7 @@ def test_a_wrong_broker_password(fails_here: Callable, corpus: Path, settings: S
     address = settings.broker_url.get_secret_value().rpartition("@")[2]
     env = {"GLEANER_BROKER_URL": f"redis://:wrong-one@{address}"}
     error = fails_here(1, "enqueue", corpus, "--schema", "papers", env=env)
-    assert_says(error, "no connection to the broker", "GLEANER_BROKER_URL")
+    assert_says(error, "no connection to the broker", "let us not in: check user and password in GLEANER_BROKER_URL")
     assert "wrong-one" not in error
 
 

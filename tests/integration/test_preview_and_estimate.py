@@ -65,6 +65,18 @@ def test_a_preview_counts_with_the_models_tokenizer(call_cli: Callable, corpus: 
     assert [one["tokens"] for one in shown["documents"]] == [3 * (n + 1) for n in range(5)]
 
 
+def test_the_tokenizer_of_one_model_does_not_count_for_another(
+    call_cli: Callable, corpus: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"max_position_embeddings": 64}))
+    env = {"GLEANER_MODEL_PATH": str(tmp_path), "GLEANER_MODEL": "small"}
+    call = ["preview", corpus, "--schema", "papers"]
+    own = call_cli(*call, env=env).stdout
+    assert "tokens, does not fit: over_long" in own
+    assert "Warning: every document will be rejected as over_long" in own
+    assert "over_long" not in call_cli(*call, "--model", "qwen", env=env).stdout
+
+
 def test_labels_come_from_a_running_worker(
     call_cli: Callable, corpus: Path, database: Connection, start_worker: StartWorker
 ) -> None:
@@ -74,6 +86,9 @@ def test_labels_come_from_a_running_worker(
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("-> ok: {") == 2
     assert "labelling with a running worker" in done.stderr
+    assert "No job yet" in call_cli("jobs").stdout
+    assert "done   preview" in call_cli("jobs", "--all").stdout
+    assert "there is no job yet" in call_cli("watch").stderr
     ledger = database.execute("SELECT total, ok, balanced FROM gleaner.ledger").fetchall()
     assert ledger == [{"total": 2, "ok": 2, "balanced": True}]
 

@@ -217,7 +217,7 @@ def test_a_paused_job_is_left_alone_until_it_is_resumed(
     start_worker("--slots", "1", stub_rows_per_s=SLOW * 2, write_interval_s=0.2)
     eventually(job.rows, "the first rows")
     paused = answer("pause", str(job.id))
-    assert (paused["state"], paused["chunks_held"]) == ("paused", 1)
+    assert (paused["state"], paused["chunks_held"], paused["documents_held"]) == ("paused", 1, 20)
     assert paused["state_reason"].startswith("asked for by ")
     eventually(lambda: "running" not in {chunk["state"] for chunk in job.chunks()}, "the end of what was in work")
     done = sum(chunk["state"] == "done" for chunk in job.chunks())
@@ -352,6 +352,7 @@ def test_retry_labels_only_what_was_asked_for_and_keeps_what_it_was(
     again = {3: "failed", 4: "failed", 21: "truncated", 49: "failed"}
     fail_rows(database, job, {**again, 30: "invalid"})
     before = {row["ordinal"]: row for row in job.labels()}
+    database.execute("UPDATE gleaner.jobs SET started_at = started_at - interval '1 hour'")
 
     said = answer("retry", str(job.id), "--outcome", "failed, truncated", "--chunk-size", "2")
     assert (said["rows"], said["published"]) == (4, 2)
@@ -371,6 +372,10 @@ def test_retry_labels_only_what_was_asked_for_and_keeps_what_it_was(
     counts = database.execute("SELECT final_counts FROM gleaner.jobs").fetchone()
     assert counts["final_counts"]["ok"] == 49  # type: ignore[index]
     assert "Tried again: 4 rows" in call_cli("status", str(job.id)).stdout
+    # Its clock is that of the newest run, and so are the rows that its rate is of.
+    standing = answer("status", str(job.id))
+    assert standing["running_s"] < 3600
+    assert standing["rows_per_s"] == pytest.approx(4 / standing["running_s"], abs=0.01)
 
 
 def test_retry_after_cancel_finishes_the_job(
@@ -422,6 +427,18 @@ def test_retry_without_a_row_leaves_the_job_as_it_is(enqueue_job: EnqueueJob, ca
     assert done.returncode == 0
     assert f"Job {job.id} has no row that is invalid or failed: it stays cancelled" in done.stdout
     require_cancelled(job, ok=0)
+
+
+def test_retry_of_what_was_over_long_says_that_it_will_be_again(
+    enqueue_job: EnqueueJob, call_cli: Call, database: Connection
+) -> None:
+    job = enqueue_job(4, 2)
+    call_cli("cancel", str(job.id))
+    database.execute(
+        "UPDATE gleaner.labels SET outcome = 'rejected', reason_code = 'over_long' WHERE ordinal IN (0, 1)"
+    )
+    done = call_cli("retry", str(job.id), "--outcome", "rejected")
+    assert "Warning: 2 rows over_long: they will be again unless workers have more context" in done.stdout
 
 
 def test_retry_without_a_broker_is_left_to_the_reconciler(enqueue_job: EnqueueJob, call_cli: Call) -> None:

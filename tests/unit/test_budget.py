@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from schemas.budget import CLOSING_TOKENS, UNBOUNDED_STRING_CHARS, max_output_tokens, reserved_output_tokens
+from schemas.budget import CLOSING_TOKENS, UNBOUNDED_STRING_CHARS, max_output_tokens, reserved_output_tokens, room_words
 from schemas.label_spec import builtin_names, load_label_spec
 from schemas.lint import lint
 from schemas.normalise import normalise
@@ -173,3 +173,9 @@ def test_a_built_in_label_leaves_room_for_a_document_in_a_small_context(name):
     spec, _ = load_label_spec(name)
     assert spec.reserved_output_tokens < 512
     assert spec.reserved_output_tokens < spec.max_output_tokens
+
+
+def test_a_label_that_takes_most_of_the_context_is_told_with_the_remedy() -> None:
+    assert "maxItems" not in room_words(4096, 2048)
+    assert "4,096 tokens 2,049 are kept" in room_words(4096, 2049)
+    assert "allow fewer items (maxItems)" in room_words(4096, 2049)

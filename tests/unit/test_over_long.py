@@ -86,6 +86,16 @@ def test_a_truncated_document_fits_and_says_what_was_dropped() -> None:
     assert done.dropped_tokens >= 80
 
 
+def test_a_rejected_row_says_what_the_context_is_kept_for() -> None:
+    (row,) = prepared(OverLong.REJECT, "word" * 200)
+    assert isinstance(row, Row)
+    reserved = spec_of().reserved_output_tokens
+    assert row.reason is not None
+    assert row.reason.endswith(
+        f"; of the model's context of 120 tokens {reserved} are kept for the longest label of this schema"
+    )
+
+
 def test_a_split_document_ends_in_one_row_of_all_its_parts() -> None:
     rows = prepared(OverLong.SPLIT, "word" * 200)
     assert len(rows) > 1

@@ -62,8 +62,19 @@ def test_what_was_measured_wins_over_guesses(spec: LabelSpec) -> None:
 def test_a_rate_that_is_given_or_measured_on_such_a_node(spec: LabelSpec) -> None:
     assert forecast(sample(4), 1000, spec, Settings(), rate=10, workers=4).seconds == pytest.approx(25)
     node = forecast(sample(4), 1000, spec, Settings(engine_profile="h200"))
-    assert node.seconds == pytest.approx(node.output_tokens / MEASURED_RATES["h200"], rel=0.01)
-    assert "profile h200" in node.basis["rate"]
+    assert node.seconds == pytest.approx(node.output_tokens / MEASURED_RATES["h200"][0], rel=0.01)
+    assert "profile h200 with SmolLM2-135M and an 8B shape: other models differ" in node.basis["rate"]
+
+
+def test_a_profile_that_is_asked_about_wins_over_the_last_job(spec: LabelSpec) -> None:
+    settings = Settings(engine_profile="h200")
+    assert "last job" in forecast(sample(4), 1000, spec, settings, history=HISTORY).basis["rate"]
+    asked = forecast(sample(4), 1000, spec, settings, history=HISTORY, profile="h200")
+    assert asked.seconds == pytest.approx(asked.output_tokens / MEASURED_RATES["h200"][0], rel=0.01)
+    unmeasured = forecast(sample(4), 1000, spec, settings, history=HISTORY, profile="h100")
+    assert unmeasured.seconds is None
+    assert unmeasured.basis["rate"].startswith("not known: none was measured on profile h100; give --rate")
+    assert unmeasured.basis["rate"].endswith(": h200, cpu")
 
 
 @pytest.mark.parametrize(
@@ -130,3 +141,22 @@ def test_a_document_that_can_not_be_prompted_costs_nothing(spec: LabelSpec) -> N
     needs = spec.model_copy(update={"template": "{title}: {text}"})
     made = forecast(sample(4000), 1, needs, Settings())
     assert (made.prompt_tokens, made.output_tokens) == (0, 0)
+
+
+def test_a_label_schema_that_leaves_no_room_is_named_with_the_remedy(spec: LabelSpec) -> None:
+    for context in (spec.reserved_output_tokens + 130, 4):
+        (warning,) = forecast(sample(42), 9, spec, Settings(), context=context).warnings
+        assert "every document will be rejected as over_long" in warning
+        assert f"{spec.reserved_output_tokens} are kept for the longest label" in warning
+        assert "maxItems" in warning
+        assert "GLEANER_MAX_MODEL_LEN" in warning
+
+
+def test_documents_that_do_not_fit_are_told_before_unless_a_policy_takes_them(spec: LabelSpec) -> None:
+    wide = Settings(max_model_len=4096)
+    (warning,) = forecast(sample(40, 40_000), 2, spec, wide).warnings
+    assert "about 50.0% of the documents will be rejected" in warning
+    assert "maxItems" not in warning
+    split = spec.model_copy(update={"over_long": OverLong.SPLIT})
+    assert forecast(sample(40, 40_000), 2, split, wide).warnings == []
+    assert forecast(sample(40), 2, spec, wide).warnings == []
