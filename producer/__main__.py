@@ -1,5 +1,14 @@
-"""``python -m producer``: the same as the console script."""
+"""The console script ``producer``, and ``python -m producer``."""
 
-from producer.cli import main
+from schemas.interrupt import without_traceback
 
-main()
+
+def main() -> None:
+    """Run the command line."""
+    with without_traceback():
+        from producer.cli import main as run  # noqa: PLC0415 (takes a while)
+    run()
+
+
+if __name__ == "__main__":
+    main()

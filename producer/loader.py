@@ -111,8 +111,7 @@ class _Rejects:
         row = [position, line, make_storable(source), reject.code, reject.reason, reject.excerpt]
         self._spool.write(dump_json(row) + "\n")
         if self._most is not None and self.codes.total() > self._most:
-            allowed = f"{self._most:,} are allowed" if self._most else "none is allowed"
-            raise self.refusal(f"{self.codes.total():,} rejected so far, {allowed}")
+            raise self.refusal(f"{self.codes.total():,} rejected so far, {_allowed(self._most)}")
 
     def rows(self) -> Iterator[list[Any]]:
         self._spool.seek(0)
@@ -129,6 +128,10 @@ class _Rejects:
         return UsageError(
             f"{why} ({counts}). The first, on {place}: {reject.reason}. Nothing of {self._reader.uri} was kept."
         )
+
+
+def _allowed(most: int) -> str:
+    return "none is allowed" if most == 0 else "1 is allowed" if most == 1 else f"{most:,} are allowed"
 
 
 def fingerprint(
@@ -171,11 +174,27 @@ def load_corpus(
         queries.lock_corpus(connection, fingerprint=mark)
         found = queries.corpus_by_fingerprint(connection, fingerprint=mark)
         if found is not None:
-            return _found(found)
+            return _found(found, rules)
         return _Load(connection, reader, mapping, make_storable(name), settings, progress, rules).run(mark)
 
 
-def _found(row: dict[str, Any]) -> Corpus:
+def _found(row: dict[str, Any], rules: LoadRules) -> Corpus:
+    """The corpus as it was loaded before.
+
+    :raises UsageError: when it has more rejects than are allowed now.
+    """
+    rejected = row["rejected_count"]
+    records = row["document_count"] + rejected + row["unselected_count"]
+    too_many = None
+    if rules.max_rejects is not None and rejected > rules.max_rejects:
+        too_many = _allowed(rules.max_rejects)
+    elif rules.max_reject_share is not None and rejected > rules.max_reject_share * records:
+        too_many = f"over {100 * rules.max_reject_share:g}%"
+    if too_many:
+        raise UsageError(
+            f"{rejected:,} of {counted(records, 'record')} were rejected when corpus {row['id']}, {row['name']}, was"
+            f" loaded, {too_many}. It stays as it was, no job was made."
+        )
     difference = Difference(**row["difference"]) if row["difference"] else None
     return Corpus(
         row["id"],

@@ -34,6 +34,8 @@ COMMANDS = {
 
 #: What a shell reports for a program that SIGINT ended.
 INTERRUPTED = 130
+#: The same for SIGPIPE: whoever read the output, as `head` does, went away.
+CLOSED_PIPE = 141
 #: How the SQLSTATEs begin with which Postgres ends a connection; others are about the statement.
 _LOST = ("08", "57P")
 
@@ -57,9 +59,10 @@ class CommandGroup(DeferredGroup):
         except BrokenPipeError:
             # Whoever read our output has had enough; the interpreter would complain as it flushes at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            raise typer.Exit(1) from None
+            raise typer.Exit(CLOSED_PIPE) from None
         except OSError as error:  # a full disk, a file taken away
-            raise typer.Exit(_fail(str(error), GleanerError.exit_code)) from None
+            place = f"{error.filename}: " if error.filename else ""
+            raise typer.Exit(_fail(f"{place}{error.strerror or error}", GleanerError.exit_code)) from None
         except Exception as error:
             found = _database_error(error)
             if found is None:
@@ -108,7 +111,7 @@ def _root(_: VersionOption = False) -> None:
 
 
 def main() -> None:
-    """Run the command line: the console script."""
+    """Run the command line."""
     _mend_streams()
     if empty := empty_argument(sys.argv[1:]):
         sys.exit(_fail(empty, UsageError.exit_code))

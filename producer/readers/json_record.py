@@ -44,7 +44,9 @@ def parse_text(text: str, what: str) -> dict[str, Any] | Reject:
             reason += ": a line must hold one object and end with a line feed"
         return Reject.of(RejectCode.INVALID_JSON, reason, text)
     except ValueError as error:
-        return Reject.of(RejectCode.INVALID_JSON, str(error), text)
+        # Python's own words for too many digits name a remedy that is none here.
+        said = "a whole number has over 4,300 digits" if "int_max_str_digits" in str(error) else str(error)
+        return Reject.of(RejectCode.INVALID_JSON, said, text)
     if not isinstance(value, dict):
         reason = f"the {what} is {kind(value)}, not an object"
         if isinstance(value, str):

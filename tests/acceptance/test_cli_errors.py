@@ -80,7 +80,7 @@ def test_a_file_of_lines_that_are_no_records(fails_here: Callable, write_corpus:
 def test_a_corpus_with_too_many_rejects(fails_here: Callable, write_corpus: Callable) -> None:
     call = ["enqueue", write_corpus([{"id": 1, "text": "t"}, "broken", {"id": 1, "text": "t"}]), "--schema", "papers"]
     assert_says(fails_here(2, *call, "--strict"), "1 rejected so far, none is allowed (1 invalid_json)", "on line 2")
-    assert_says(fails_here(2, *call, "--max-rejects", "1"), "2 rejected so far, 1 are allowed", "1 duplicate_id")
+    assert_says(fails_here(2, *call, "--max-rejects", "1"), "2 rejected so far, 1 is allowed", "1 duplicate_id")
     assert_says(fails_here(2, *call, "--max-rejects", "50%"), "2 of 3 records rejected, over 50%")
     assert_says(fails_here(2, *call, "--max-rejects", "many"), "--max-rejects 'many': give a number")
     assert_says(fails_here(2, *call, "--max-rejects", "1", "--strict"), "--strict allows no reject")

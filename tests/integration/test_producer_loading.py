@@ -135,6 +135,20 @@ def test_the_same_input_is_loaded_once(
     assert len(documents_of(database, first)) == 1
 
 
+def test_a_corpus_that_was_loaded_with_more_rejects_than_are_allowed_now_is_refused(
+    database: Connection, call_cli: Callable, write_corpus: Callable
+) -> None:
+    call = ["enqueue", write_corpus([{"id": 1, "text": "t"}, "broken", {"id": 1, "text": "t"}]), "--schema", "papers"]
+    assert call_cli(*call).returncode == 0
+    for options, words in ((["--strict"], "none is allowed"), (["--max-rejects", "1"], "1 is allowed")):
+        done = call_cli(*call, *options)
+        assert done.returncode == 2
+        assert f"2 of 3 records were rejected when corpus 1, corpus, was loaded, {words}" in done.stderr
+    assert "loaded, over 50%" in call_cli(*call, "--max-rejects", "50%").stderr
+    for enough in ("2", "67%"):
+        assert call_cli(*call, "--max-rejects", enough).returncode == 0
+
+
 def test_a_corpus_without_a_document_is_refused_and_not_kept(
     database: Connection, load: Callable, write_corpus: Callable
 ) -> None:

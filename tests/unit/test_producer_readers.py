@@ -60,6 +60,7 @@ def test_positions_count_records_and_lines_count_lines(tmp_path: Path) -> None:
         (b'{"a": "open', RejectCode.INVALID_JSON, "character 7"),
         (b'{"a": 1} {"a": 2}', RejectCode.INVALID_JSON, "Extra data"),
         (b'{"a": NaN}', RejectCode.INVALID_JSON, "NaN"),
+        (b'{"a": ' + b"1" * 5000 + b"}", RejectCode.INVALID_JSON, "over 4,300 digits"),
         (b'{"a": 1e999}', RejectCode.INVALID_JSON, "1e999"),
         (b'{"a": "raw \x00 NUL"}', RejectCode.INVALID_JSON, "control character"),
         (b'{"a": 1}\r{"a": 2}\r', RejectCode.INVALID_JSON, "Extra data"),

@@ -40,7 +40,7 @@ def _root(_: VersionOption = False) -> None:
 
 
 def main() -> None:
-    """The console script: an error that a user can mend is one line and an exit code."""
+    """Run the command line: an error that a user can mend is one line and an exit code."""
     try:
         if empty := empty_argument(sys.argv[1:]):
             raise UsageError(empty)
@@ -48,7 +48,3 @@ def main() -> None:
     except GleanerError as error:
         print(printable(f"error: {error}", lines=True), file=sys.stderr)
         sys.exit(error.exit_code)
-
-
-if __name__ == "__main__":
-    main()
