@@ -1,5 +1,6 @@
 """Readers of corpora: one module a format, behind :class:`Reader`."""
 
+import os
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path, PurePath
@@ -66,7 +67,8 @@ def open_reader(
 
 
 def _files(given: Sequence[str], settings: Settings, progress: Progress) -> list[Found]:
-    if len(given) == 1 and Path(given[0]).is_dir():
+    # One that can't be read is refused with the others, by name.
+    if len(given) == 1 and os.path.isdir(given[0]) and os.access(given[0], os.R_OK | os.X_OK):
         from producer.readers.arrow import saved_data_set  # noqa: PLC0415
 
         parts = saved_data_set(Path(given[0]))
@@ -132,6 +134,6 @@ def _formats(found: Sequence[Found], options: ReadOptions, given: Sequence[str])
 def _pattern(names: Sequence[str], given: Sequence[str]) -> str:
     """A glob of the files with the ending that most have."""
     ending = Counter(PurePath(name).suffix for name in names).most_common(1)[0][0]
-    folder = given[0].rstrip("/") if len(given) == 1 and Path(given[0]).is_dir() else "folder"
+    folder = given[0].rstrip("/") if len(given) == 1 and os.path.isdir(given[0]) else "folder"
     deep = "**/" if any(len(PurePath(name).parts) > 1 for name in names) and folder != "folder" else ""
     return f"'{folder}/{deep}*{ending}'"

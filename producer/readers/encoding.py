@@ -48,6 +48,8 @@ _DECODED_BYTES = 64 * 1024
 UNDECODED = "\udcff"
 #: Error handler that puts it there. Python's own ``surrogateescape`` fails on UTF-16.
 MARK = "gleaner.mark"
+#: What many encodings can't decode: one byte, as UTF-16 needs a byte order mark before more of them.
+_UNDECODABLE = b"\x80"
 
 
 def _mark(error: UnicodeError) -> tuple[str, int]:
@@ -83,11 +85,14 @@ class Encoding:
 
 
 def known(encoding: str) -> bool:
-    """Whether Python has a text encoding of this name."""
+    """Whether Python has a text encoding of this name that goes on after bytes it can't decode."""
     try:
-        return codecs.lookup(encoding)._is_text_encoding
-    except (LookupError, ValueError):  # a name that is no text raises the second
+        if not codecs.lookup(encoding)._is_text_encoding:
+            return False
+        codecs.getincrementaldecoder(encoding)(errors=MARK).decode(_UNDECODABLE, True)
+    except (LookupError, ValueError):  # a name that is no text raises the second, as do idna, punycode and undefined
         return False
+    return True
 
 
 def marked_encoding(head: bytes) -> str | None:

@@ -4,7 +4,7 @@ import glob
 import os
 import stat
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
@@ -56,10 +56,7 @@ def _local(source: str, advance: Advance) -> list[Found]:
         mode = path.stat().st_mode
     except (OSError, ValueError):
         if any(mark in source for mark in WILD):
-            names = sorted(name for name in glob.glob(source, recursive=True) if os.path.isfile(name))
-            if not names:
-                raise UsageError(f"no file matches {source}: check the path of the corpus") from None
-            return [Found(CorpusFile(name), name) for name in names]
+            return _matching(source)
         return [Found(CorpusFile(source), path.name)]  # which says what is wrong
     if stat.S_ISDIR(mode):
         return _in_folder(path)
@@ -69,15 +66,58 @@ def _local(source: str, advance: Advance) -> list[Found]:
     return [Found(CorpusFile(source), path.name)]
 
 
+def _matching(pattern: str) -> list[Found]:
+    above = os.path.dirname(pattern)
+    while True:
+        # What glob can't list it leaves out without a word.
+        for folder in glob.glob(above, recursive=True) if above else ["."]:
+            if os.path.isdir(folder):
+                _entries(folder)
+        if not any(mark in above for mark in WILD):
+            break
+        above = os.path.dirname(above)
+    names = sorted(name for name in glob.glob(pattern, recursive=True) if not os.path.isdir(name))
+    if not names:
+        raise UsageError(f"no file matches {pattern}: check the path of the corpus")
+    return [Found(_file(name), name) for name in names]
+
+
 def _in_folder(folder: Path) -> list[Found]:
-    found = [
-        Found(CorpusFile(str(path)), str(path.relative_to(folder)))
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and not is_aside(path.relative_to(folder).parts)
-    ]
-    if not found:
+    paths = sorted(Path(path) for path in _below(str(folder), ()))
+    if not paths:
         raise UsageError(f"{folder} is a folder without a file: a corpus needs at least one document")
-    return found
+    return [Found(_file(str(path)), str(path.relative_to(folder))) for path in paths]
+
+
+def _below(folder: str, above: tuple[str, ...]) -> Iterator[str]:
+    """The files below a folder. Links to folders are followed. :param above: the folders it is in, without links."""
+    real = os.path.realpath(folder)
+    if real in above:
+        raise UsageError(f"{folder} is a link to a folder that it is in: remove it, or give the files by a glob")
+    for entry in _entries(folder):
+        if is_aside([entry.name]):
+            continue
+        if os.path.isdir(entry.path):  # entry.is_dir() raises for a link to itself
+            yield from _below(entry.path, (*above, real))
+        else:
+            yield entry.path
+
+
+def _entries(folder: str) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return list(entries)
+    except OSError as error:
+        raise UsageError(
+            f"can't read the folder {folder}: {error.strerror or error}. Allow it (chmod u+rx), or give the files "
+            "beside it by a glob"
+        ) from None
+
+
+def _file(path: str) -> CorpusFile:
+    if os.path.islink(path) and not os.path.exists(path):
+        raise UsageError(f"{path} is a link that leads to no file: mend or remove it, or leave it out by a glob")
+    return CorpusFile(path)
 
 
 def is_aside(parts: Iterable[str]) -> bool:

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from producer.readers import ReadOptions, open_reader
-from producer.readers.encoding import detect_encoding
+from producer.readers.encoding import detect_encoding, known
 from producer.records import Reject
+from schemas.errors import UsageError
 from schemas.settings import Settings
 
 GERMAN = "Der Käufer möchte für das Gerät eine Rückerstattung – der Preis betrug 49 €. Schöne Grüße aus München."
@@ -94,3 +95,16 @@ def test_a_wrong_encoding_is_rejected_with_the_remedy(tmp_path: Path, name: str,
     assert isinstance(record.content, Reject)
     assert record.content.code == "bad_encoding"
     assert "--encoding" in record.content.reason
+
+
+@pytest.mark.parametrize("name", ["idna", "punycode", "undefined", "rot13", "base64", "no such", "nul\0", ""])
+def test_what_decodes_no_file_is_no_encoding(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("id,text\n1,x\n")
+    with pytest.raises(UsageError, match="is no encoding"):
+        open_reader(str(path), Settings(), ReadOptions(encoding=name))
+
+
+@pytest.mark.parametrize("name", ["utf8", "UTF-16", "utf-16-le", "utf-32", "utf-7", "ascii", "L1", "cp1252", "big5"])
+def test_what_decodes_a_file_is_an_encoding(name: str) -> None:
+    assert known(name)

@@ -2,10 +2,12 @@
 
 import bz2
 import csv
+import errno
 import gzip
 import io
 import json
 import lzma
+import os
 import sqlite3
 import sys
 import threading
@@ -24,7 +26,7 @@ import pyarrow.parquet
 import pytest
 import zstandard
 
-from producer.readers import ReadOptions, open_reader
+from producer.readers import ReadOptions, delimited, open_reader
 from producer.records import Reject
 from schemas.errors import UsageError
 from schemas.settings import Settings
@@ -160,7 +162,13 @@ def test_what_was_detected_can_be_overruled(tmp_path: Path) -> None:
         ("sep=;\r\n1;2,5\r\n3;4,5\r\n", [{"column_1": "1", "column_2": "2,5"}, {"column_1": "3", "column_2": "4,5"}]),
         ("a,b\n1,2,3\n4\n5,6\n", ["wrong_columns", "wrong_columns", {"a": "5", "b": "6"}]),
         ('a,b\n"x"y,2\n"5",6\n', ["invalid_csv", {"a": "5", "b": "6"}]),
-        ('a,b\n"1",2\n3,"never closed\n5,6\n', [{"a": "1", "b": "2"}, "invalid_csv"]),
+        ('a,b\n"1",2\n3,"never closed\n5,6\n', [{"a": "1", "b": "2"}, "invalid_csv", {"a": "5", "b": "6"}]),
+        ('a,b\n1,"open\n3,4\n5,"two\nlines"\n', ["invalid_csv", {"a": "3", "b": "4"}, {"a": "5", "b": "two\nlines"}]),
+        ('a,b\n"1",2\n3,"open\n5,"open\n7,8\n', [{"a": "1", "b": "2"}, *["invalid_csv"] * 2, {"a": "7", "b": "8"}]),
+        (
+            'a,b\n1,2\n\ufeff3,4\n\ufeff"5",6\n7,"x\n\ufeffy"\n',
+            [{"a": "1", "b": "2"}, {"a": "3", "b": "4"}, {"a": "5", "b": "6"}, {"a": "7", "b": "x\n\ufeffy"}],
+        ),
         ('a\tb\n5" disk\t"never\n6\tx\n', [{"a": '5" disk', "b": '"never'}, {"a": "6", "b": "x"}]),
         ("a,b\nü,caf\udce9\n2,d\n", ["bad_encoding", {"a": "2", "b": "d"}]),
         ("a,b\n1,caf\udce9\n2,d\n", [{"a": "1", "b": "café"}, {"a": "2", "b": "d"}]),
@@ -173,6 +181,40 @@ def test_each_row_of_a_table_is_a_record_or_a_reject(tmp_path: Path, content: st
     path = tmp_path / "table.csv"
     path.write_bytes(content.encode("utf-8", "surrogateescape"))
     assert read(path) == records
+
+
+@pytest.mark.parametrize("rows", [30, 3000], ids=["kept", "too many to keep"])
+@pytest.mark.parametrize("compress", [bytes, gzip.compress])
+def test_a_quote_that_is_not_closed_takes_no_other_row(
+    tmp_path: Path, rows: int, compress: Callable[[bytes], bytes]
+) -> None:
+    path = tmp_path / "table.csv"
+    texts = [f"words of row {n}" for n in range(rows)]
+    bad = [rows // 3, rows // 2, rows - 5]
+    lines = [f'{n},"{text}\n' if n in bad else f"{n},{text}\n" for n, text in enumerate(texts)]
+    lines[2] = '2,"two\nlines, both of one cell"\n'
+    path.write_bytes(compress(("id,text\n" + "".join(lines)).encode()))
+    reader = open_reader(str(path), SETTINGS)
+    reader.digest(lambda _: None)
+    found = list(reader.records(lambda _: None))
+    rejects = [record for record in found if isinstance(record.content, Reject)]
+    assert [record.line for record in found] == list(range(2, rows + 2))
+    assert [record.position for record in rejects] == bad
+    assert {record.content.code for record in rejects} == {"invalid_csv"}
+    assert [record.content.excerpt for record in rejects] == [lines[n] for n in bad]
+    ids = [record.content["id"] for record in found if isinstance(record.content, dict)]
+    assert ids == [str(n) for n in range(rows) if n not in bad]
+
+
+def test_a_search_for_ends_that_are_not_there_comes_to_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text("a,b\n" + 'x","\n' * 50 + '1,"never closed\n' + "words, words\n" * 400)
+    whole = read(path, header=True)
+    assert len(whole) == 451
+    for limit in ("_REREADS", "_LINES_AGAIN"):
+        with monkeypatch.context() as patch:
+            patch.setattr(delimited, limit, 1)
+            assert read(path, header=True) == whole
 
 
 @pytest.mark.parametrize(
@@ -418,6 +460,59 @@ def test_an_empty_file_among_others_is_a_reject(tmp_path: Path) -> None:
     (tmp_path / "c.txt").write_text("prose")
     assert read(tmp_path / "c.txt") == [{"path": "c.txt", "text": "prose"}]
     assert read(tmp_path)[-1] == {"path": "c.txt", "text": "prose"}
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda path: path.symlink_to("nothing"), "b.jsonl is a link that leads to no file"),
+        (lambda path: path.symlink_to(path), "b.jsonl is a link that leads to no file"),
+        (os.mkfifo, "b.jsonl is not a regular file"),
+    ],
+    ids=["dangling link", "link to itself", "pipe"],
+)
+def test_what_is_no_file_in_a_folder_is_refused_by_name(
+    tmp_path: Path, make: Callable[[Path], None], words: str
+) -> None:
+    deep = tmp_path / "deep"
+    deep.mkdir()
+    write_jsonl(deep / "a.jsonl")
+    make(deep / "b.jsonl")
+    for corpus in (tmp_path, f"{tmp_path}/*/*.jsonl", f"{tmp_path}/**/*.jsonl"):
+        with pytest.raises(UsageError, match=words):
+            read(corpus)
+    assert read(f"{tmp_path}/*/a*.jsonl") == RECORDS
+
+
+def test_a_folder_that_can_not_be_read_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    locked = tmp_path / "deep" / "locked"
+    locked.mkdir(parents=True)
+    write_jsonl(tmp_path / "a.jsonl")
+    write_jsonl(locked / "b.jsonl")
+    scandir = os.scandir
+
+    def refuse(path: str = ".") -> Any:  # who runs the tests may be root, whom no rights keep out
+        if str(path).rstrip("/") == str(locked):
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    for corpus in (tmp_path, locked, f"{tmp_path}/**/*.jsonl", f"{tmp_path}/*/*/*.jsonl", f"{locked}/*.jsonl"):
+        with pytest.raises(UsageError, match=r"can't read the folder .*locked: Permission denied. Allow it"):
+            read(corpus)
+    assert read(f"{tmp_path}/*.jsonl") == RECORDS
+
+
+def test_links_to_folders_are_followed_but_not_in_a_circle(tmp_path: Path) -> None:
+    corpus = tmp_path / "corpus"
+    (tmp_path / "elsewhere").mkdir()
+    corpus.mkdir()
+    write_jsonl(tmp_path / "elsewhere" / "a.jsonl")
+    (corpus / "part").symlink_to(tmp_path / "elsewhere")
+    assert read(corpus) == RECORDS
+    (tmp_path / "elsewhere" / "back").symlink_to(corpus)
+    with pytest.raises(UsageError, match="back is a link to a folder that it is in"):
+        read(corpus)
 
 
 def test_a_file_that_is_none_of_a_corpus_is_refused_with_the_way_on(tmp_path: Path) -> None:
