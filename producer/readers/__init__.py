@@ -9,7 +9,7 @@ from producer.progress import Progress, silent
 from producer.readers.base import Advance, Reader, ReadOptions, Record
 from producer.readers.detect import FORMATS, detect_format
 from producer.readers.empty import EmptyFileReader
-from producer.readers.encoding import known
+from producer.readers.encoding import MARK_BYTES, check_marked, known
 from producer.readers.file import CorpusFile
 from producer.readers.many import ManyReader
 from producer.readers.sources import POSTGRES, Found, find_files, without_secrets
@@ -51,6 +51,9 @@ def open_reader(
     if not filled:
         which = f"{found[0].file.name} is" if len(found) == 1 else f"all {len(found):,} files are"
         raise UsageError(f"{which} empty: a corpus needs at least one document")
+    if options.encoding is not None:
+        for one in filled:
+            check_marked(options.encoding, one.file.head(MARK_BYTES), one.file.name)
     formats = _formats(filled, options, given)
     uri = ", ".join(without_secrets(source) if "://" in source else str(Path(source).absolute()) for source in given)
     kind = formats[0]

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from producer.readers.base import library
+from schemas.errors import UsageError
 
 _BOMS = (
     # UTF-32's begins as UTF-16's does.
@@ -15,6 +16,8 @@ _BOMS = (
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
+#: Bytes of the longest byte order mark.
+MARK_BYTES = 4
 #: Share of NULs among every other byte from which on a text without a mark is taken for UTF-16.
 _NUL_SHARE = 0.4
 _MULTIBYTE = re.compile(rb"[\xc2-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}|[\xf0-\xf4][\x80-\xbf]{3}")
@@ -108,6 +111,18 @@ def wide_encoding(head: bytes) -> str | None:
             if head[first::2].count(0) >= _NUL_SHARE * len(head[first::2]) and not head[1 - first :: 2].count(0):
                 return name
     return marked
+
+
+def check_marked(encoding: str, head: bytes, name: str) -> None:
+    """Refuse an encoding whose bytes may stand in either order for a file that does not say in which.
+
+    :param name: of the file. :raises UsageError: names the encodings that say it.
+    """
+    known_as = codecs.lookup(encoding).name
+    if known_as in ("utf-16", "utf-32") and marked_encoding(head) is None:
+        raise UsageError(
+            f"{name} has no byte order mark: give --encoding {known_as}-le, as Windows writes it, or {known_as}-be"
+        )
 
 
 def detect_encoding(head: bytes) -> Encoding:

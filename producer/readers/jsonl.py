@@ -4,13 +4,11 @@ import io
 from collections.abc import Iterator
 
 from producer.readers.base import Advance, Record
-from producer.readers.encoding import as_utf8, marked_encoding
+from producer.readers.encoding import MARK_BYTES, as_utf8, marked_encoding
 from producer.readers.file import CorpusFile
 from producer.readers.json_record import excerpt, parse_bytes, too_large
 
 _WHITE_SPACE = b" \t\r\n"
-#: Bytes of the longest byte order mark.
-_MARK_BYTES = 4
 #: Bytes read at a time from a line that is too long to keep.
 _SKIP_BYTES = 64 * 1024
 
@@ -28,7 +26,7 @@ class JsonlReader:
         self._file = file
         self._max_bytes = max_bytes
         # JSON is UTF-8 unless somebody says otherwise: what a guess would make of broken lines is no text.
-        self._encoding = encoding or marked_encoding(file.head(_MARK_BYTES)) or "utf-8"
+        self._encoding = encoding or marked_encoding(file.head(MARK_BYTES)) or "utf-8"
         self.uri = file.uri
         self.size = file.size
         #: Raise the number when the same bytes would become other records.

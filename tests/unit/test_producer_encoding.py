@@ -108,3 +108,17 @@ def test_what_decodes_no_file_is_no_encoding(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("name", ["utf8", "UTF-16", "utf-16-le", "utf-32", "utf-7", "ascii", "L1", "cp1252", "big5"])
 def test_what_decodes_a_file_is_an_encoding(name: str) -> None:
     assert known(name)
+
+
+@pytest.mark.parametrize("form", ["jsonl", "csv", "text"])
+@pytest.mark.parametrize("name", ["utf-16", "UTF_32"])
+def test_bytes_in_either_order_need_a_mark(tmp_path: Path, form: str, name: str) -> None:
+    content = {"jsonl": '{"text": "é"}\n', "csv": "id;text\n1;é\n", "text": "é"}[form]
+    path = tmp_path / "corpus"
+    path.write_bytes(content.encode(name + "-le"))
+    with pytest.raises(UsageError, match=r"has no byte order mark: give --encoding utf-(16|32)-le"):
+        open_reader(str(path), Settings(), ReadOptions(format=form, encoding=name))
+    for encoding, content_bytes in ((name + "-le", content.encode(name + "-le")), (name, content.encode(name))):
+        path.write_bytes(content_bytes)
+        reader = open_reader(str(path), Settings(), ReadOptions(format=form, encoding=encoding))
+        assert ["é" in str(record.content) for record in reader.records(lambda _: None)] == [True]
