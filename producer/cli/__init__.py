@@ -1,6 +1,7 @@
 """The command ``producer``: one module a command, imported when it is called."""
 
 import os
+import signal
 import sys
 from typing import Any
 
@@ -32,12 +33,18 @@ COMMANDS = {
     "db": "Create and check the tables of this version.",
 }
 
-#: What a shell reports for a program that SIGINT ended.
-INTERRUPTED = 130
-#: The same for SIGPIPE: whoever read the output, as `head` does, went away.
-CLOSED_PIPE = 141
+#: A shell's code for a program that a signal ended is this and the signal's number.
+_SIGNALLED = 128
 #: How the SQLSTATEs begin with which Postgres ends a connection; others are about the statement.
 _LOST = ("08", "57P")
+
+
+class _Ended(KeyboardInterrupt):
+    """SIGTERM or SIGHUP, which end a command as Ctrl-C does: temporary files are removed, and what Postgres is at is
+    cancelled."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
 
 
 class CommandGroup(DeferredGroup):
@@ -51,15 +58,16 @@ class CommandGroup(DeferredGroup):
             return super().invoke(ctx)
         except GleanerError as error:
             raise typer.Exit(_fail(str(error), error.exit_code)) from None
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as interrupt:
+            number = interrupt.number if isinstance(interrupt, _Ended) else signal.SIGINT
             if sys.stderr.isatty():
                 print(file=sys.stderr)  # the terminal has written ^C where the cursor was
             message = "run the same command again to continue"
-            raise typer.Exit(_fail(message, INTERRUPTED, "interrupted")) from None
+            raise typer.Exit(_fail(message, _SIGNALLED + number, "interrupted")) from None
         except BrokenPipeError:
             # Whoever read our output has had enough; the interpreter would complain as it flushes at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            raise typer.Exit(CLOSED_PIPE) from None
+            raise typer.Exit(_SIGNALLED + signal.SIGPIPE) from None
         except OSError as error:  # a full disk, a file taken away
             place = f"{error.filename}: " if error.filename else ""
             raise typer.Exit(_fail(f"{place}{error.strerror or error}", GleanerError.exit_code)) from None
@@ -106,7 +114,7 @@ def _root(_: VersionOption = False) -> None:
 
     With --json stdout holds the answer alone; errors are one line of text on stderr.
 
-    Exit codes: 0 done, 1 failed, 2 wrong use, 130 interrupted.
+    Exit codes: 0 done, 1 failed, 2 wrong use, 130 interrupted (SIGTERM 143, SIGHUP 129).
     """
 
 
@@ -115,7 +123,19 @@ def main() -> None:
     _mend_streams()
     if empty := empty_argument(sys.argv[1:]):
         sys.exit(_fail(empty, UsageError.exit_code))
+    _heed_signals()
     app()
+
+
+def _heed_signals() -> None:
+    """Let SIGTERM and SIGHUP end a command in order, but for one that is ignored, as under nohup."""
+
+    def end(number: int, _: object) -> None:
+        raise _Ended(number)
+
+    for signum in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(signum) is signal.SIG_DFL:
+            signal.signal(signum, end)
 
 
 def _mend_streams() -> None:

@@ -1,6 +1,5 @@
 """A file as a stream of bytes, compression undone, with the bytes as stored counted and hashed on the way."""
 
-import bz2
 import gzip
 import io
 import lzma
@@ -14,13 +13,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-from producer.readers.base import Advance, library
+from producer.readers.base import Advance
+from producer.readers.compression import Decompressed
 from schemas.errors import GleanerError, UsageError
 
+#: How a zstd frame begins that holds no content; pzstd puts one before each of the others (RFC 8878, 3.1.2).
+_SKIPPABLE = tuple(bytes([0x50 + n]) + b"\x2a\x4d\x18" for n in range(16))
 #: How the bytes of each kind of compression begin.
-_MAGIC = {"gzip": b"\x1f\x8b", "bzip2": b"BZh", "xz": b"\xfd7zXZ\x00", "zstd": b"\x28\xb5\x2f\xfd"}
+_MAGIC = {
+    "gzip": (b"\x1f\x8b",),
+    "bzip2": (b"BZh",),
+    "xz": (b"\xfd7zXZ\x00",),
+    "zstd": (b"\x28\xb5\x2f\xfd", *_SKIPPABLE),
+}
+#: Bytes that tell which.
+_MAGIC_BYTES = max(len(magic) for kind in _MAGIC.values() for magic in kind)
 #: Endings that say no more than the first bytes do.
 COMPRESSED_ENDINGS = (".gz", ".bz2", ".xz", ".zst")
 #: Bytes a read: beyond about 1 MiB the system call no longer counts.
@@ -65,7 +74,7 @@ class CorpusFile:
             if not stat.S_ISREG(status.st_mode):
                 raise UsageError(f"{self.name} is not a regular file: a corpus is read twice, so save it to a file")
             with self.path.open("rb") as file:
-                first = file.read(max(map(len, _MAGIC.values())))
+                first = file.read(_MAGIC_BYTES)
         except FileNotFoundError:
             raise UsageError(f"no file {self.name}: check the path of the corpus") from None
         except (OSError, ValueError) as error:
@@ -144,15 +153,10 @@ class CorpusFile:
         match self.compression:
             case "gzip":
                 raw: Any = gzip.GzipFile(fileobj=stored)
-            case "bzip2":
-                raw = bz2.BZ2File(stored)
-            case "xz":
-                raw = lzma.LZMAFile(stored)  # noqa: SIM115
-            case "zstd":
-                zstandard = library("zstandard", "zstandard", f"{self.name}: zstd")
-                raw = zstandard.ZstdDecompressor().stream_reader(stored, read_across_frames=True)
-            case _:
+            case None:
                 return stored  # type: ignore[return-value]
+            case kind:
+                raw = Decompressed(stored, kind, self.name)
         return io.BufferedReader(raw, _BUFFER_BYTES)
 
     @contextmanager
@@ -175,7 +179,7 @@ class CorpusFile:
         return UsageError(f"{self.name} is damaged {self.compression}: {error}. Make it again or copy it again.")
 
 
-def spooled(stream: IO[bytes], uri: str, advance: Advance) -> CorpusFile:
+def spooled(stream: io.BufferedIOBase, uri: str, advance: Advance) -> CorpusFile:
     """Something that can be read only once, kept as a temporary file until nobody needs it any more.
 
     :raises GleanerError: when the disk is full.
@@ -184,7 +188,8 @@ def spooled(stream: IO[bytes], uri: str, advance: Advance) -> CorpusFile:
     try:
         with os.fdopen(handle, "wb") as copy:
             count = 0
-            while block := stream.read(_BUFFER_BYTES):
+            # What there is, not the whole: a signal that comes between the reads of a whole is heeded only at the next.
+            while block := stream.read1(_BUFFER_BYTES):
                 copy.write(block)
                 count += len(block)
                 advance(count)

@@ -32,8 +32,8 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 #: Where no folder can be listed.
 _ONE = ". A folder or a glob can't be fetched from a web server: give the address of each file"
 _URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.:-]*://[^\s'\"<>]+")
-#: Clients that write to stderr, with addresses as they are, what their errors say too.
-_LOUD = ("gcsfs", "huggingface_hub", "aiobotocore")
+#: What writes to stderr what errors say too, with addresses as they are, or which connections an interrupt leaves.
+_LOUD = ("gcsfs", "huggingface_hub", "aiobotocore", "asyncio")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,14 @@
 """What a user calls a corpus, found: files, folders, globs, URLs, stdin."""
 
 import glob
+import io
 import os
 import stat
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 from urllib.parse import urlsplit, urlunsplit
 
 from producer.readers.base import Advance
@@ -40,7 +42,10 @@ def find_files(sources: Sequence[str], timeout_s: float, advance: Advance) -> li
     found: list[Found] = []
     for source in sources:
         if source == STDIN:
-            found.append(Found(spooled(sys.stdin.buffer, "stdin", advance), "stdin"))
+            if sys.stdin is None:  # the shell's <&-
+                raise UsageError("stdin is closed: pipe a corpus into it, or name a file instead of -")
+            stdin = cast(io.BufferedIOBase, sys.stdin.buffer)
+            found.append(Found(spooled(stdin, "stdin", advance), "stdin"))
         elif "://" in source:
             from producer.readers.remote import fetch  # noqa: PLC0415
 
@@ -61,7 +66,13 @@ def _local(source: str, advance: Advance) -> list[Found]:
     if stat.S_ISDIR(mode):
         return _in_folder(path)
     if stat.S_ISFIFO(mode) or stat.S_ISCHR(mode):
-        with path.open("rb") as stream:
+        try:
+            stream = path.open("rb")
+        except OSError as error:
+            raise UsageError(f"can't read {source}: {error.strerror or error}") from None
+        with stream:
+            if stat.S_ISCHR(mode) and not stream.isatty():
+                raise UsageError(f"{source} is a device, which may have no end: give a file, or - for stdin")
             return [Found(spooled(stream, source, advance), path.name)]
     return [Found(CorpusFile(source), path.name)]
 

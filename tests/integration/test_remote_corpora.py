@@ -5,10 +5,13 @@ import gzip
 import importlib.util
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -376,6 +379,33 @@ def test_a_full_disk_is_said_at_once(site: Server) -> None:
     assert answer.returncode == 1, answer.stderr
     assert "TMPDIR names another place" in answer.stderr
     assert len(site.seen) == len({(request.method, request.target) for request in site.seen})
+
+
+@pytest.mark.parametrize(("signum", "exit_code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 130)])
+@pytest.mark.parametrize("source", ["url", "pipe"])
+def test_a_producer_that_a_signal_ends_leaves_no_copy(
+    start_cli: Callable, site: Server, tmp_path: Path, source: str, signum: signal.Signals, exit_code: int
+) -> None:
+    site.faults = [Fault("/a.jsonl", 1, keep=20_000, hang=True)]
+    pipe, here = tmp_path / "pipe", tmp_path / "here"
+    os.mkfifo(pipe)
+    here.mkdir()
+    corpus = f"{site.url}/a.jsonl" if source == "url" else pipe
+    process = start_cli("preview", corpus, "--schema", "papers", env={"TMPDIR": str(here)})
+    with pipe.open("wb") if source == "pipe" else nullcontext() as writer:
+        if writer is not None:
+            writer.write(lines(RECORDS))
+            writer.flush()
+        deadline = time.monotonic() + 60
+        while not any(copy.stat().st_size for copy in here.iterdir()):
+            assert process.poll() is None, process.stderr.read()
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        assert len(list(here.iterdir())) == 1
+        process.send_signal(signum)
+        _, stderr = process.communicate(timeout=60)
+    assert (process.returncode, stderr) == (exit_code, "interrupted: run the same command again to continue\n")
+    assert not list(here.iterdir())
 
 
 def test_a_web_server_that_falls_silent_is_lost(site: Server) -> None:

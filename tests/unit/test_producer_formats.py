@@ -547,6 +547,18 @@ def test_what_can_be_read_only_once_is_kept(tmp_path: Path, monkeypatch: pytest.
     writer.join()
 
 
+def test_a_closed_stdin_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", None)
+    with pytest.raises(UsageError, match="stdin is closed"):
+        read("-")
+
+
+@pytest.mark.parametrize("device", ["/dev/zero", "/dev/null"])
+def test_a_device_without_an_end_is_not_copied(device: str) -> None:
+    with pytest.raises(UsageError, match=f"{device} is a device"):
+        read(device)
+
+
 def test_urls_are_fetched_and_their_secrets_kept(tmp_path: Path) -> None:
     import fsspec
 
