@@ -72,6 +72,18 @@ class LoadRules:
     max_reject_share: float | None = None  #: the same as a share of all records, from 0 to 1
     selection: Selection = field(default_factory=Selection)
 
+    def exceeded(self, rejected: int, records: int) -> str | None:
+        """How so many rejects among so many records are too many, in words; None when they are not.
+
+        :param records: all of them; 0 while they are not counted yet, when a share can't be exceeded.
+        """
+        most, share = self.max_rejects, self.max_reject_share
+        if most is not None and rejected > most:
+            return "none is allowed" if most == 0 else "1 is allowed" if most == 1 else f"{most:,} are allowed"
+        if share is not None and records and rejected > share * records:
+            return f"over {100 * share:g}%"
+        return None
+
 
 _RULES = LoadRules()
 
@@ -98,10 +110,10 @@ class _Places:
 class _Rejects:
     """Rejects on their way: COPY of documents holds the connection, so they wait in a file."""
 
-    def __init__(self, spool: IO[str], reader: Reader, most: int | None) -> None:
+    def __init__(self, spool: IO[str], reader: Reader, rules: LoadRules) -> None:
         self._spool = spool
         self._reader = reader
-        self._most = most
+        self._rules = rules
         self.codes: Counter[RejectCode] = Counter()
         self.first: tuple[int, str, Reject] | None = None
 
@@ -110,8 +122,8 @@ class _Rejects:
         self.first = self.first or (line, source, reject)
         row = [position, line, make_storable(source), reject.code, reject.reason, reject.excerpt]
         self._spool.write(dump_json(row) + "\n")
-        if self._most is not None and self.codes.total() > self._most:
-            raise self.refusal(f"{self.codes.total():,} rejected so far, {_allowed(self._most)}")
+        if too_many := self._rules.exceeded(self.codes.total(), 0):
+            raise self.refusal(f"{self.codes.total():,} rejected so far, {too_many}")
 
     def rows(self) -> Iterator[list[Any]]:
         self._spool.seek(0)
@@ -128,10 +140,6 @@ class _Rejects:
         return UsageError(
             f"{why} ({counts}). The first, on {place}: {reject.reason}. Nothing of {self._reader.uri} was kept."
         )
-
-
-def _allowed(most: int) -> str:
-    return "none is allowed" if most == 0 else "1 is allowed" if most == 1 else f"{most:,} are allowed"
 
 
 def fingerprint(
@@ -185,12 +193,7 @@ def _found(row: dict[str, Any], rules: LoadRules) -> Corpus:
     """
     rejected = row["rejected_count"]
     records = row["document_count"] + rejected + row["unselected_count"]
-    too_many = None
-    if rules.max_rejects is not None and rejected > rules.max_rejects:
-        too_many = _allowed(rules.max_rejects)
-    elif rules.max_reject_share is not None and rejected > rules.max_reject_share * records:
-        too_many = f"over {100 * rules.max_reject_share:g}%"
-    if too_many:
+    if too_many := rules.exceeded(rejected, records):
         raise UsageError(
             f"{rejected:,} of {counted(records, 'record')} were rejected when corpus {row['id']}, {row['name']}, was"
             f" loaded, {too_many}. It stays as it was, no job was made."
@@ -255,7 +258,7 @@ class _Load:
         if staged:
             self._connection.execute(_CREATE_STAGED)
         with tempfile.SpooledTemporaryFile(_SPOOL_BYTES, mode="w+", encoding="utf-8", newline="\n") as spool:
-            rejects = _Rejects(spool, self._reader, self._rules.max_rejects)
+            rejects = _Rejects(spool, self._reader, self._rules)
             duplicates = Duplicates()
             documents = self._copy_documents(table, corpus_id, rejects, duplicates)
             documents -= self._remove_duplicates(duplicates, table, corpus_id, rejects)
@@ -355,9 +358,9 @@ class _Load:
         return duplicates.remove(self._connection, table, corpus_id, self._rules.on_duplicate, removed)
 
     def _check_share(self, rejects: _Rejects) -> None:
-        most, count = self._rules.max_reject_share, rejects.codes.total()
-        if most is not None and count > most * self._records:
-            raise rejects.refusal(f"{count:,} of {counted(self._records, 'record')} rejected, over {100 * most:g}%")
+        count = rejects.codes.total()
+        if too_many := self._rules.exceeded(count, self._records):
+            raise rejects.refusal(f"{count:,} of {counted(self._records, 'record')} rejected, {too_many}")
 
     def _keep(self, corpus_id: int) -> None:
         """Move what stays to its place, in its order."""

@@ -31,7 +31,7 @@ from producer.cli.corpus import (
     selection,
     unescaped,
 )
-from producer.cli.options import ChunkSizeOption, OverLongOption, priority_number, settings_with
+from producer.cli.options import ChunkSizeOption, OverLongOption, one_of, priority_number, settings_with
 from producer.cli.output import JsonFlag, counted, print_json, say
 from producer.cli.tables import show_table
 from producer.difference import Difference
@@ -57,13 +57,6 @@ SHOWN_REJECTS = 3
 _PROMPT_IS_MADE = "prompt: made from the schema's descriptions (--prompt or --prompt-file for your own)"
 
 app = typer.Typer(add_completion=False)
-
-
-def _on_duplicate(value: str) -> OnDuplicate:
-    try:
-        return OnDuplicate(value)
-    except ValueError:
-        raise typer.BadParameter(f"{value!r} is none of {', '.join(OnDuplicate)}") from None
 
 
 @app.command(epilog="Example: producer enqueue papers.jsonl --schema papers --text-field abstract")
@@ -100,7 +93,9 @@ def enqueue(
     ] = False,
     on_duplicate: Annotated[
         OnDuplicate,
-        typer.Option(parser=_on_duplicate, metavar="WHICH", help="Of records with one id keep the first, last or all."),
+        typer.Option(
+            parser=one_of(OnDuplicate), metavar="WHICH", help="Of records with one id keep the first, last or all."
+        ),
     ] = OnDuplicate.FIRST,
     strict: Annotated[bool, typer.Option("--strict", help="Refuse the corpus if any record is rejected.")] = False,
     max_rejects: Annotated[

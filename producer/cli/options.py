@@ -1,6 +1,8 @@
 """Arguments and options that several commands take."""
 
-from typing import Annotated, Any
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Annotated, Any, TypeVar
 
 import typer
 from pydantic import ValidationError
@@ -16,6 +18,8 @@ MAX_PRIORITY = 1000
 #: Options whose name is not that of their setting, by the setting.
 _OPTIONS = {"engine_profile": "profile"}
 
+_Choice = TypeVar("_Choice", bound=StrEnum)
+
 JobArgument = Annotated[int, typer.Argument(parser=whole_number, metavar="JOB", help="Job id.", show_default=False)]
 ChunkSizeOption = Annotated[
     int | None,
@@ -23,17 +27,22 @@ ChunkSizeOption = Annotated[
 ]
 
 
-def _policy(value: str) -> OverLong:
-    try:
-        return OverLong(value)
-    except ValueError:
-        raise typer.BadParameter(f"{value!r} is none of {', '.join(OverLong)}") from None
+def one_of(choices: type[_Choice]) -> Callable[[str], _Choice]:
+    """A parser of one of several words, with a message for people."""
+
+    def parse(value: str) -> _Choice:
+        try:
+            return choices(value)
+        except ValueError:
+            raise typer.BadParameter(f"{value!r} is none of {', '.join(choices)}") from None
+
+    return parse
 
 
 OverLongOption = Annotated[
     OverLong,
     typer.Option(
-        parser=_policy,
+        parser=one_of(OverLong),
         metavar="POLICY",
         help=f"What becomes of a document that does not fit the model's context: {', '.join(OverLong)}. Parts of "
         "one that is split are labelled each and make one row: of enums, booleans and numbers what most parts gave, of "

@@ -9,8 +9,8 @@ import stat
 import tempfile
 import weakref
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -184,20 +184,35 @@ def spooled(stream: io.BufferedIOBase, uri: str, advance: Advance) -> CorpusFile
 
     :raises GleanerError: when the disk is full.
     """
-    handle, name = tempfile.mkstemp(prefix="gleaner-")
-    try:
-        with os.fdopen(handle, "wb") as copy:
+
+    def fill(name: str) -> None:
+        with open(name, "wb") as copy:
             count = 0
             # What there is, not the whole: a signal that comes between the reads of a whole is heeded only at the next.
             while block := stream.read1(_BUFFER_BYTES):
                 copy.write(block)
                 count += len(block)
                 advance(count)
+
+    try:
+        return temporary(fill, uri)
+    except OSError as error:
+        raise no_copy(uri, error) from None
+
+
+def temporary(fill: Callable[[str], None], uri: str) -> CorpusFile:
+    """A temporary file, kept until nobody needs it any more.
+
+    :param fill: writes the file of the name that it is given. When it fails nothing stays behind.
+    """
+    handle, name = tempfile.mkstemp(prefix="gleaner-")
+    os.close(handle)
+    try:
+        fill(name)
         file = CorpusFile(name, uri)
-    except BaseException as error:
-        os.unlink(name)
-        if isinstance(error, OSError):
-            raise no_copy(uri, error) from None
+    except BaseException:
+        with suppress(FileNotFoundError):  # some clients of stores remove what they could not finish
+            os.unlink(name)
         raise
     weakref.finalize(file, os.unlink, name)
     return file

@@ -2,19 +2,15 @@
 
 import errno
 import logging
-import os
 import re
-import tempfile
-import weakref
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_random_exponential
 
 from producer.readers.base import Advance, library
-from producer.readers.file import CorpusFile, no_copy
+from producer.readers.file import CorpusFile, no_copy, temporary
 from producer.readers.sources import WILD, Found, is_aside, without_secrets
 from schemas.errors import GleanerError, UsageError
 from schemas.extras import install
@@ -147,9 +143,7 @@ def _copy(system: Any, path: str, uri: str, store: _Store, advance: Advance) -> 
         def call(self, *_: Any, **__: Any) -> None:
             advance(self.value)
 
-    handle, name = tempfile.mkstemp(prefix="gleaner-")
-    os.close(handle)
-    try:
+    def fill(name: str) -> None:
         for attempt in Retrying(
             retry=retry_if_exception(_may_pass),
             stop=stop_after_attempt(store.tries),
@@ -158,15 +152,13 @@ def _copy(system: Any, path: str, uri: str, store: _Store, advance: Advance) -> 
         ):
             with attempt:
                 system.get_file(path, name, callback=Told())
-        file = CorpusFile(name, uri)
-    except BaseException as error:
-        with suppress(FileNotFoundError):  # some clients remove what they could not finish
-            os.unlink(name)
-        if isinstance(error, OSError) and error.errno in _FULL:
+
+    try:
+        return temporary(fill, uri)
+    except OSError as error:
+        if error.errno in _FULL:
             raise no_copy(uri, error) from None
         raise
-    weakref.finalize(file, os.unlink, name)
-    return file
 
 
 def _options(fsspec: Any, protocol: str, timeout_s: float) -> dict[str, Any]:
